@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launch parameters: the one struct that crosses from the host launcher into a kernel. Included by both, so it is
+// plain C++17 without a CUDA or a torch type. Not responsible for checking any value: the launcher does.
+#pragma once
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
+
+namespace attnsmith {
+
+// Element strides of one (batch, seqlen, nheads, head_dim) tensor whose last dim is contiguous.
+struct TensorStrides {
+  int64_t batch;
+  int64_t row;
+  int64_t head;
+};
+
+// Forward attention, dense batch. Strides count elements and are 64 bit: offsets beyond 2^31 elements are legal.
+struct FwdParams {
+  void const* q_ptr;  // (batch, seqlen_q, nheads_q, head_dim)
+  void const* k_ptr;  // (batch, seqlen_k, nheads_k, head_dim)
+  void const* v_ptr;  // (batch, seqlen_k, nheads_k, head_dim_v)
+  void* o_ptr;        // (batch, seqlen_q, nheads_q, head_dim_v)
+  float* lse_ptr;     // (batch, nheads_q, seqlen_q) contiguous, natural log
+
+  TensorStrides q_strides;
+  TensorStrides k_strides;
+  TensorStrides v_strides;
+  TensorStrides o_strides;
+
+  int32_t batch;
+  int32_t seqlen_q;
+  int32_t seqlen_k;
+  int32_t nheads_q;
+  int32_t nheads_k;
+  int32_t nheads_q_per_k;
+  int32_t head_dim;      // as given; the kernel's kHeadDim may be larger
+  int32_t head_dim_v;
+  int32_t num_m_blocks;  // ceil(seqlen_q / kBlockM): the launcher's and the kernel's tile count agree by construction
+
+  float softmax_scale;
+  float softmax_scale_log2;  // softmax_scale * log2(e)
+};
+
+}  // namespace attnsmith
