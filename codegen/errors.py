@@ -26,6 +26,10 @@ class SpecError(AttnsmithError, ValueError):
     """A spec that a legality rule rejects, or a value that no spec can have."""
 
 
+class UnsupportedError(SpecError, NotImplementedError):
+    """A combination that the arch cannot do, or that this version has no kernel for; the message names what can."""
+
+
 class ToolchainError(AttnsmithError, RuntimeError):
     """A compiler, header folder or library that is missing or unusable."""
 

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is asked (ProblemKey) and how it is run (TileConfig), together a KernelSpec with its derived name.
 
-Frozen values only. Not responsible for legality (rules.py), resources (resources.py) or source text (render.py).
+Frozen values and their dict form only: a field has the right type here. Not responsible for legality (rules.py),
+resources (resources.py) or source text (render.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any, TypeVar
+
+from attnsmith.codegen.errors import SpecError
+
+E = TypeVar("E", bound=Enum)
 
 
 class Op(Enum):
@@ -34,7 +41,12 @@ class DType(Enum):
     @property
     def num_bytes(self) -> int:
         """Bytes per element."""
-        return 1 if self in (DType.E4M3, DType.E5M2) else 2
+        return 1 if self.is_fp8 else 2
+
+    @property
+    def is_fp8(self) -> bool:
+        """True for the 8-bit types."""
+        return self in (DType.E4M3, DType.E5M2)
 
 
 class Mask(Enum):
@@ -42,6 +54,42 @@ class Mask(Enum):
 
     FULL = "full"
     CAUSAL = "causal"
+
+
+def parse_enum(enum: type[E], text: object) -> E:
+    """The member of `enum` whose value is `text` (any case); SpecError names the values that exist."""
+    if isinstance(text, enum):
+        return text
+    word = str(text).strip().lower()
+    for member in enum:
+        if member.value == word:
+            return member
+    allowed = ", ".join(str(member.value) for member in enum)
+    name = enum.__name__.lower()
+    raise SpecError(asked=f"use {name} {text!s}", got=repr(text), allowed=allowed, do=f"Pass one of these as {name}.")
+
+
+def _require_enum(owner: object, field_name: str, enum: type[Enum]) -> None:
+    value = getattr(owner, field_name)
+    if not isinstance(value, enum):
+        raise SpecError(
+            asked=f"make a {type(owner).__name__} with {field_name}={value!r}",
+            got=type(value).__name__,
+            allowed=f"a member of {enum.__name__} ({', '.join(str(m.value) for m in enum)})",
+            do=f"Pass {enum.__name__}(...) for {field_name}.",
+        )
+
+
+def _require_int(owner: object, field_name: str) -> None:
+    value = getattr(owner, field_name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        got = f"{value!r} ({type(value).__name__})"
+        raise SpecError(
+            asked=f"make a {type(owner).__name__} with {field_name}={value!r}",
+            got=got,
+            allowed="an int",
+            do=f"Pass an int for {field_name}.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +109,20 @@ class ProblemKey:
     mask: Mask
     """Mask policy."""
     pads_head_dim: bool = False
-    """True: the tensors' head dims may be smaller (multiples of 8); columns beyond them are predicated and zero-filled."""
+    """True: the tensors' head dims may be smaller (multiples of 8); columns beyond them are predicated, zero-filled."""
+
+    def __post_init__(self) -> None:
+        for name, enum in (("op", Op), ("arch", Arch), ("dtype", DType), ("mask", Mask)):
+            _require_enum(self, name, enum)
+        for name in ("head_dim", "head_dim_v"):
+            _require_int(self, name)
+        if not isinstance(self.pads_head_dim, bool):
+            raise SpecError(
+                asked=f"make a ProblemKey with pads_head_dim={self.pads_head_dim!r}",
+                got=type(self.pads_head_dim).__name__,
+                allowed="True or False",
+                do="Pass a bool.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +138,15 @@ class TileConfig:
     num_stages: int = 1
     """Shared-memory buffers for K and for V, each."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _require_int(self, field.name)
+
+    @property
+    def label(self) -> str:
+        """The tile's part of a kernel name, for example `128x64_w4_s1`."""
+        return f"{self.block_m}x{self.block_n}_w{self.num_warps}_s{self.num_stages}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
@@ -89,12 +159,38 @@ class KernelSpec:
 
     @property
     def name(self) -> str:
-        """For example `fwd_sm80_bf16_hdim128_causal_128x64_w4_s1`."""
-        key, tile = self.key, self.tile
+        """For example `fwd_sm80_bf16_hdim128_causal_128x64_w4_s1`; an injective function of the spec's fields."""
+        key = self.key
         head_dim = f"hdim{key.head_dim}"
         if key.head_dim_v != key.head_dim:
             head_dim += f"x{key.head_dim_v}"
         if key.pads_head_dim:
             head_dim += "pad"
-        parts = [key.op.value, key.arch.value, key.dtype.value, head_dim, key.mask.value]
-        return "_".join([*parts, f"{tile.block_m}x{tile.block_n}", f"w{tile.num_warps}", f"s{tile.num_stages}"])
+        return "_".join([key.op.value, key.arch.value, key.dtype.value, head_dim, key.mask.value, self.tile.label])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by its own name, flat and JSON-ready (enums as their values), plus the derived `name`."""
+        row: dict[str, Any] = {"name": self.name}
+        for part in (self.key, self.tile):
+            for field in fields(part):
+                value = getattr(part, field.name)
+                row[field.name] = value.value if isinstance(value, Enum) else value
+        return row
+
+    @staticmethod
+    def from_dict(row: Mapping[str, Any]) -> KernelSpec:
+        """The inverse of `to_dict`; other keys are ignored, a missing field or a wrong value raises SpecError."""
+        enums: dict[str, type[Enum]] = {"op": Op, "arch": Arch, "dtype": DType, "mask": Mask}
+        parts: list[dict[str, Any]] = []
+        for cls in (ProblemKey, TileConfig):
+            names = [field.name for field in fields(cls)]
+            missing = [name for name in names if name not in row]
+            if missing:
+                raise SpecError(
+                    asked="read a kernel spec from a dict",
+                    got=f"no {', '.join(missing)}",
+                    allowed="every field of ProblemKey and TileConfig",
+                    do="Write it with KernelSpec.to_dict().",
+                )
+            parts.append({name: parse_enum(enums[name], row[name]) if name in enums else row[name] for name in names})
+        return KernelSpec(key=ProblemKey(**parts[0]), tile=TileConfig(**parts[1]))

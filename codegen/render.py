@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a spec to source text (pure), and source files on disk (atomic).
+
+Jinja chooses which declarations exist; a name that a template uses and the context lacks is an error.
+Not responsible for legality (rules.py): any spec whose template exists renders.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnsmith.codegen.errors import AttnsmithError, UnsupportedError
+from attnsmith.codegen.resources import num_threads, smem_bytes, smem_members
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SOURCE_SUFFIX = ".cu"
+
+
+def template_dir() -> Path:
+    """The folder of the templates, in a checkout or an installation."""
+    import attnsmith.templates
+
+    return Path(attnsmith.templates.__path__[0])
+
+
+def include_dir() -> Path:
+    """The include folder that a compiler needs for `#include <attnsmith/...>`."""
+    return template_dir() / "include"
+
+
+def template_name(op: Op, arch: Arch) -> str:
+    """File name of the kernel template of `op` and `arch`."""
+    return f"{op.value}_{arch.value}.cu.j2"
+
+
+def has_template(op: Op, arch: Arch) -> bool:
+    """True when this version can render `op` for the kernel family `arch`."""
+    return (template_dir() / template_name(op, arch)).is_file()
+
+
+@cache
+def environment() -> Environment:
+    """The one Jinja environment of every template."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(template_dir()),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+
+
+def render_template(name: str, context: dict[str, Any]) -> str:
+    """The text of template `name` for `context`; raises jinja2.UndefinedError for a name the context lacks."""
+    return environment().get_template(name).render(context)
+
+
+def template_context(spec: KernelSpec) -> dict[str, Any]:
+    """What a kernel template sees: the spec and what is derived from it, never the compile target.
+
+    `members` are the bytes of each SharedStorage member; `Mask` and `DType` allow comparisons by enum.
+    """
+    return {
+        "spec": spec,
+        "key": spec.key,
+        "tile": spec.tile,
+        "name": spec.name,
+        "smem_bytes": smem_bytes(spec),
+        "members": smem_members(spec),
+        "num_threads": num_threads(spec),
+        "Mask": Mask,
+        "DType": DType,
+    }
+
+
+def _require_template(key: ProblemKey) -> str:
+    if not has_template(key.op, key.arch):
+        available = [arch.value for arch in Arch if has_template(key.op, arch)]
+        raise UnsupportedError(
+            asked=f"render {key.op.value} for arch {key.arch.value}",
+            got=f"no template {template_name(key.op, key.arch)}",
+            allowed=", ".join(available) or "no arch: the installation has no kernel template",
+            do="Use one of these archs." if available else "Reinstall attnsmith.",
+        )
+    return template_name(key.op, key.arch)
+
+
+def render(spec: KernelSpec) -> str:
+    """The CUDA source of one kernel: equal specs give equal text, on any machine."""
+    return render_template(_require_template(spec.key), template_context(spec))
+
+
+def source_name(spec: KernelSpec) -> str:
+    """File name of a rendered kernel."""
+    return spec.name + SOURCE_SUFFIX
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader or an interruption sees the old file or the new one, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _prepare_folder(out_dir: Path) -> None:
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _folder_error(out_dir, error) from error
+
+
+def _folder_error(out_dir: Path, error: OSError) -> AttnsmithError:
+    return AttnsmithError(
+        asked=f"write kernel sources to {out_dir}",
+        got=error.strerror or str(error),
+        allowed="a folder that you can write to",
+        do="Pass another folder with --out.",
+    )
+
+
+def write_sources(specs: Iterable[KernelSpec], out_dir: Path) -> list[Path]:
+    """Render every spec to `out_dir/NAME.cu`; returns the paths in order. A file that is already right is not touched.
+
+    Raises:
+        AttnsmithError: the folder cannot be made or written to.
+    """
+    rendered = {source_name(spec): render(spec) for spec in specs}
+    _prepare_folder(out_dir)
+    try:
+        for name, text in rendered.items():
+            if _read(out_dir / name) != text:
+                write_atomic(out_dir / name, text)
+    except OSError as error:
+        raise _folder_error(out_dir, error) from error
+    return [out_dir / name for name in rendered]
+
+
+def check_sources(specs: Iterable[KernelSpec], out_dir: Path) -> dict[str, str]:
+    """How `out_dir` differs from a fresh render: file name -> "missing" | "differs" | "not in the set"; {} if equal."""
+    rendered = {source_name(spec): render(spec) for spec in specs}
+    problems: dict[str, str] = {}
+    for name, text in rendered.items():
+        found = _read(out_dir / name)
+        if found != text:
+            problems[name] = "missing" if found is None else "differs"
+    for path in sorted(out_dir.glob(f"*{SOURCE_SUFFIX}")):
+        if path.name not in rendered:
+            problems[path.name] = "not in the set"
+    return problems
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        return ""
