@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a user and CI type. Each target installs what it needs into VENV first (quick when there is nothing to do).
+#   make demo        encode sentences with MiniLM through our kernels, on a GPU or on a simulated A100
+#   make test        everything that CI runs
+#   make lint        ruff, mypy (strict for codegen and bindings), clang-format where it is installed
+#   make gpu-check   for the day a GPU is at hand; BUDGET in minutes, OUT is the report's folder
+#   make clean       what make made in this checkout (the kernel cache stays: attnsmith clean empties it)
+# Variables: VENV (default .venv), PYTHON (default python3), INSTALL=no (use PYTHON as it is, nothing is installed).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= python3
+INSTALL ?= yes
+BUDGET ?= 8
+OUT ?= gpu-check-report
+
+ifeq ($(INSTALL),no)
+PY := $(PYTHON)
+bootstrap = @:
+else
+PY := $(VENV)/bin/python
+bootstrap = @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" --extra "$(1)"
+endif
+
+CXX_SOURCES := $(wildcard templates/include/attnsmith/*.hpp templates/include/attnsmith/*/*.hpp \
+                          bindings/csrc/*.[ch]pp tools/ptxsim/csrc/*.[ch]pp tools/ptxsim/csrc/*.h)
+
+.PHONY: help demo test lint gpu-check clean
+
+help:
+	@sed -n '3,8s/^# \{0,3\}//p' Makefile
+
+demo:
+	$(call bootstrap,demo)
+	@"$(PY)" -m attnsmith.tools.cli demo
+
+test:
+	$(call bootstrap,test)
+	@"$(PY)" -m attnsmith.tools.testrun
+
+lint:
+	$(call bootstrap,lint)
+	@"$(PY)" -m ruff check .
+	@"$(PY)" -m ruff format --check . || echo "note: ruff format would change files; formatting is not enforced"
+	@"$(PY)" -m mypy --strict -p attnsmith.codegen -p attnsmith
+	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(CXX_SOURCES); \
+	 else echo "clang-format is not installed: C++ formatting was not checked"; fi
+
+gpu-check:
+	$(call bootstrap,)
+	@"$(PY)" -m attnsmith.tools.cli gpu-check --budget "$(BUDGET)" --out "$(OUT)"
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis gpu-check-report
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+	find generated -mindepth 1 -not -name README.md -delete

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How attention is timed and counted: FLOPs by visible query-key pairs, bytes of the algorithms, and a timing loop.
+
+The timing loop takes its clock as an argument, so that its rules (warm-up, synchronization, a bounded number of
+repeats, median and spread instead of the best) are tested without a GPU. Not responsible for what is run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+def visible_pairs(seqlen_q: int, seqlen_k: int, *, causal: bool) -> int:
+    """Query-key pairs that take part; causal is bottom-right aligned: row i sees j <= i + seqlen_k - seqlen_q."""
+    if not causal:
+        return seqlen_q * seqlen_k
+    offset = seqlen_k - seqlen_q
+    first = max(0, -offset)  # first row that sees a key
+    rows = seqlen_q - first
+    if rows <= 0:
+        return 0
+    return rows * (first + offset + 1) + rows * (rows - 1) // 2
+
+
+def forward_flops(
+    *, batch: int, nheads: int, seqlen_q: int, seqlen_k: int, head_dim: int, head_dim_v: int | None = None, causal: bool
+) -> int:
+    """2 * (head_dim + head_dim_v) per visible pair, query head and batch: the two products, nothing else."""
+    width = head_dim + (head_dim if head_dim_v is None else head_dim_v)
+    return 2 * width * batch * nheads * visible_pairs(seqlen_q, seqlen_k, causal=causal)
+
+
+def backward_flops(forward: int) -> int:
+    """2.5 x forward: five products instead of two."""
+    return forward * 5 // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """The sizes that byte counts depend on."""
+
+    batch: int
+    nheads: int
+    nheads_k: int
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    head_dim_v: int
+    element_bytes: int
+
+    @property
+    def input_output_bytes(self) -> int:
+        """q, k, v and out once each: no algorithm moves less."""
+        q = self.batch * self.nheads * self.seqlen_q * self.head_dim
+        k = self.batch * self.nheads_k * self.seqlen_k * self.head_dim
+        v = self.batch * self.nheads_k * self.seqlen_k * self.head_dim_v
+        out = self.batch * self.nheads * self.seqlen_q * self.head_dim_v
+        return self.element_bytes * (q + k + v + out)
+
+    @property
+    def naive_bytes(self) -> int:
+        """The three-step algorithm: q, k, v, out once, and S and P (nheads * seqlen_q * seqlen_k) written and read."""
+        scores = self.batch * self.nheads * self.seqlen_q * self.seqlen_k
+        return self.input_output_bytes + 4 * self.element_bytes * scores
+
+    def tiled_bytes(self, block_m: int) -> int:
+        """Full mask, tiled: k and v once per query tile and query head; q, out and lse (fp32) once."""
+        tiles = -(-self.seqlen_q // block_m)
+        width = self.head_dim + self.head_dim_v
+        heads = self.batch * self.nheads
+        elements = heads * self.seqlen_q * width + heads * tiles * self.seqlen_k * width
+        return self.element_bytes * elements + 4 * heads * self.seqlen_q
+
+
+class Clock(Protocol):
+    """Times one call of a function on a device."""
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has finished."""
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        """Seconds that one call takes on the device, complete: the work has finished when this returns."""
+
+
+class WallClock:
+    """Host time, for work that is finished when the call returns."""
+
+    def synchronize(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        """Wall time of the call."""
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+
+
+class CudaClock:
+    """Device time between two events, after writing a buffer larger than L2 so that every repeat starts cold."""
+
+    def __init__(self, flush_bytes: int = 256 << 20) -> None:
+        import torch
+
+        self._torch = torch
+        self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._stop = torch.cuda.Event(enable_timing=True)
+
+    def synchronize(self) -> None:
+        """Wait for the current device."""
+        self._torch.cuda.synchronize()
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        """Seconds between the events around one call; the write to the buffer is outside."""
+        self._flush.zero_()
+        self._start.record()
+        function()
+        self._stop.record()
+        self._stop.synchronize()
+        return float(self._start.elapsed_time(self._stop)) * 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Repeats of one measurement, in seconds: the median is the result, the rest says how far to trust it."""
+
+    median: float
+    minimum: float
+    maximum: float
+    p10: float
+    p90: float
+    repeats: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def tflops(self, flops: int) -> float:
+        """10^12 FLOP per second at the median."""
+        return flops / self.median / 1e12
+
+
+def summarize(samples: list[float]) -> Timing:
+    """Median, extremes and deciles of at least one sample.
+
+    Raises:
+        ValueError: no samples, or one that is not a positive finite number: such a timing is a broken clock.
+    """
+    if not samples or not all(0.0 < sample < float("inf") for sample in samples):
+        raise ValueError(f"timing samples: got {samples[:5]}; allowed: positive finite seconds. Check the clock.")
+    ordered = sorted(samples)
+
+    def at(fraction: float) -> float:
+        return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
+
+    median = statistics.median(ordered)
+    return Timing(
+        median=median, minimum=ordered[0], maximum=ordered[-1], p10=at(0.1), p90=at(0.9), repeats=len(ordered)
+    )
+
+
+def measure(
+    function: Callable[[], object],
+    clock: Clock,
+    *,
+    warmup: int = 3,
+    max_repeats: int = 50,
+    max_seconds: float = 0.5,
+) -> Timing:
+    """Time a function that is already compiled and loaded, or gets so in the warm-up calls, which do not count.
+
+    Stops after `max_repeats` or once `max_seconds` of device time are used, with at least three repeats.
+    """
+    for _ in range(warmup):
+        function()
+    clock.synchronize()
+    samples: list[float] = []
+    while len(samples) < max_repeats and (len(samples) < 3 or sum(samples) < max_seconds):
+        samples.append(clock.seconds(function))
+    return summarize(samples)
