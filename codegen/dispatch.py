@@ -11,20 +11,33 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from attnsmith.codegen.errors import SpecError
-from attnsmith.codegen.registry import family_of
+from attnsmith.codegen.registry import family_of, head_dim_bucket, round_head_dim, serving_key
 from attnsmith.codegen.render import render_template
 from attnsmith.codegen.resources import num_threads, register_estimate, smem_bytes
-from attnsmith.codegen.rules import HEAD_DIMS, check, is_legal
+from attnsmith.codegen.rules import HEAD_DIM_UNIT, HEAD_DIMS, check, is_legal
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey
 from attnsmith.codegen.tiles import TileRow, default_tiles, order_for_seqlen
 
 MANIFEST_VERSION = 1
 
-HEAD_DIM_UNIT = 8
-"""Head dims are multiples of this at the kernel: 8 elements of 16 bits are one 16-byte copy."""
-
 MAX_HEAD_DIM = HEAD_DIMS[-1]
+
+__all__ = [
+    "FIELDS",
+    "MAX_HEAD_DIM",
+    "KeyField",
+    "candidate_keys",
+    "candidate_specs",
+    "choose",
+    "entry",
+    "head_dim_bucket",
+    "manifest",
+    "pack_key",
+    "render_dispatch_header",
+    "round_head_dim",
+    "spec_for",
+    "unpack_key",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,24 +141,6 @@ def render_dispatch_header() -> str:
     return render_template("dispatch_table.inc.j2", context)
 
 
-def round_head_dim(head_dim: int) -> int:
-    """`head_dim` rounded up to what a kernel can read: a multiple of HEAD_DIM_UNIT (the host pads by a copy)."""
-    return -(-head_dim // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
-
-
-def head_dim_bucket(head_dim: int) -> int:
-    """The smallest head dim with a kernel that is at least `head_dim`; SpecError outside 1..256."""
-    for bucket in HEAD_DIMS:
-        if 1 <= head_dim <= bucket:
-            return bucket
-    raise SpecError(
-        asked=f"choose a kernel for head_dim {head_dim}",
-        got=f"head_dim {head_dim}",
-        allowed=f"1 to {MAX_HEAD_DIM}",
-        do=f"Split or project the heads to at most {MAX_HEAD_DIM}.",
-    )
-
-
 def candidate_keys(
     *, dtype: DType, head_dim: int, mask: Mask, target: str, head_dim_v: int | None = None, op: Op = Op.FWD
 ) -> tuple[ProblemKey, ...]:
@@ -153,14 +148,15 @@ def candidate_keys(
 
     `head_dim` and `head_dim_v` are as given by the caller (1..256); they are rounded up to a multiple of 8 first.
     """
-    given_v = head_dim if head_dim_v is None else head_dim_v
-    rounded = (round_head_dim(head_dim), round_head_dim(given_v))
-    buckets = (head_dim_bucket(head_dim), head_dim_bucket(given_v))
-    exact = ProblemKey(
-        op=op, arch=family_of(target), dtype=dtype, head_dim=buckets[0], head_dim_v=buckets[1], mask=mask
+    best = serving_key(
+        arch=family_of(target),
+        dtype=dtype,
+        head_dim=head_dim,
+        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+        mask=mask,
     )
-    pads = replace(exact, pads_head_dim=True)
-    return (exact, pads) if rounded == buckets else (pads,)
+    best = replace(best, op=op)
+    return (best,) if best.pads_head_dim else (best, replace(best, pads_head_dim=True))
 
 
 def candidate_specs(

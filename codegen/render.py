@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,57 +119,38 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
-def _prepare_folder(out_dir: Path) -> None:
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _folder_error(out_dir, error) from error
-
-
-def _folder_error(out_dir: Path, error: OSError) -> AttnsmithError:
-    return AttnsmithError(
-        asked=f"write kernel sources to {out_dir}",
-        got=error.strerror or str(error),
-        allowed="a folder that you can write to",
-        do="Pass another folder with --out.",
-    )
-
-
-def write_sources(specs: Iterable[KernelSpec], out_dir: Path) -> list[Path]:
-    """Render every spec to `out_dir/NAME.cu`; returns the paths in order. A file that is already right is not touched.
+def write_texts(texts: Mapping[str, str], out_dir: Path) -> list[Path]:
+    """Write each file name's text into `out_dir`; returns the paths in order. A file that is right is not touched.
 
     Raises:
         AttnsmithError: the folder cannot be made or written to.
     """
-    rendered = {source_name(spec): render(spec) for spec in specs}
-    _prepare_folder(out_dir)
     try:
-        for name, text in rendered.items():
-            if _read(out_dir / name) != text:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            if _read(out_dir / name) != text.encode():
                 write_atomic(out_dir / name, text)
     except OSError as error:
-        raise _folder_error(out_dir, error) from error
-    return [out_dir / name for name in rendered]
+        raise AttnsmithError(
+            asked=f"write sources to {out_dir}",
+            got=error.strerror or str(error),
+            allowed="a folder that you can write to",
+            do="Pass another folder with --out.",
+        ) from error
+    return [out_dir / name for name in texts]
 
 
-def check_sources(specs: Iterable[KernelSpec], out_dir: Path) -> dict[str, str]:
-    """How `out_dir` differs from a fresh render: file name -> "missing" | "differs" | "not in the set"; {} if equal."""
-    rendered = {source_name(spec): render(spec) for spec in specs}
-    problems: dict[str, str] = {}
-    for name, text in rendered.items():
-        found = _read(out_dir / name)
-        if found != text:
-            problems[name] = "missing" if found is None else "differs"
-    for path in sorted(out_dir.glob(f"*{SOURCE_SUFFIX}")):
-        if path.name not in rendered:
-            problems[path.name] = "not in the set"
-    return problems
+def write_sources(specs: Iterable[KernelSpec], out_dir: Path) -> list[Path]:
+    """Render every spec to `out_dir/NAME.cu`; returns the paths in order.
+
+    Raises:
+        AttnsmithError: the folder cannot be made or written to.
+    """
+    return write_texts({source_name(spec): render(spec) for spec in specs}, out_dir)
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError:
-        return ""

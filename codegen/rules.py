@@ -25,6 +25,12 @@ from attnsmith.codegen.spec import Arch, DType, KernelSpec
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dims that kernels are built for. Every other size up to the largest runs in the next one, zero-filled."""
 
+HEAD_DIM_UNIT = 8
+"""Head dims are multiples of this at the kernel: 8 elements of 16 bits are one 16-byte copy."""
+
+SWIZZLE_COLUMNS = 32
+"""Columns of the narrowest shared-memory swizzle atom."""
+
 MMA_M, MMA_N, MMA_K = 16, 8, 16
 """mma.sync m16n8k16 of 16-bit types: rows, columns and depth of one instruction."""
 
@@ -88,6 +94,12 @@ def _no_fp8(spec: KernelSpec, target: str) -> Problem:
         f"{_values(DTYPES[spec.key.arch])} on {spec.key.arch.name}; FP8 needs SM90 (H100, H200)",
         "Convert q, k and v to bf16 or fp16.",
     )
+
+
+def _odd_head_dims(spec: KernelSpec, unit: int) -> str:
+    """The head dims that `unit` does not divide, named; empty when it divides both."""
+    dims = (("head_dim", spec.key.head_dim), ("head_dim_v", spec.key.head_dim_v))
+    return ", ".join(f"{name} {value}" for name, value in dims if value % unit or value < unit)
 
 
 def _bad_head_dim(name: str) -> Callable[[KernelSpec, str], Problem]:
@@ -159,6 +171,27 @@ RULES: tuple[Rule, ...] = (
         error=UnsupportedError,
     ),
     Rule(
+        id="head-dim-aligned",
+        summary="head dims are whole 16-byte chunks: what one cp.async and one ldmatrix row move",
+        predicate=lambda spec, target: not _odd_head_dims(spec, HEAD_DIM_UNIT),
+        message=lambda spec, target: Problem(
+            _odd_head_dims(spec, HEAD_DIM_UNIT),
+            f"multiples of {HEAD_DIM_UNIT}",
+            "Pad the tensors' last dimension; the public functions do.",
+        ),
+    ),
+    Rule(
+        id="head-dim-swizzle",
+        summary="head dims are whole swizzle atoms of 32 or 64 columns, so that ldmatrix has no bank conflicts",
+        predicate=lambda spec, target: not _odd_head_dims(spec, SWIZZLE_COLUMNS),
+        message=lambda spec, target: Problem(
+            _odd_head_dims(spec, SWIZZLE_COLUMNS),
+            f"multiples of {SWIZZLE_COLUMNS} (a swizzle atom is 8 rows x 32 or 64 columns)",
+            "Use the next larger kernel with pads_head_dim.",
+        ),
+        needs=("head-dim-aligned",),
+    ),
+    Rule(
         id="head-dim-supported",
         summary="head_dim is one that kernels are built for",
         predicate=lambda spec, target: spec.key.head_dim in HEAD_DIMS,
@@ -212,17 +245,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        id="copy-covers-tile",
-        summary="the CTA's 16-byte copies cover whole rows of every tile",
-        predicate=lambda spec, target: _copy_remainder(spec) is None,
-        needs=("num-warps", "block-m-covered", "block-n-covered", "head-dim-supported", "head-dim-v-supported"),
-        message=lambda spec, target: Problem(
-            f"{_copy_remainder(spec)}",
-            "tiles whose rows are a multiple of the rows that the CTA copies at once",
-            "Raise block_n or block_m, or lower num_warps.",
-        ),
-    ),
-    Rule(
         id="num-stages",
         summary="K and V each have one to four shared-memory buffers",
         predicate=lambda spec, target: 1 <= spec.tile.num_stages <= MAX_STAGES,
@@ -251,26 +273,6 @@ RULES: tuple[Rule, ...] = (
 
 def _legal_block_m(num_warps: int) -> tuple[int, ...]:
     return tuple(MMA_M * row_tiles * num_warps for row_tiles in ROW_TILES_PER_WARP)
-
-
-def _copy_remainder(spec: KernelSpec) -> str | None:
-    """The tile that the CTA's copy threads do not cover evenly, or None.
-
-    A thread copies 16 bytes; a swizzle atom is 8 rows x 64 elements, or x 32 where 64 does not divide the head dim, so
-    the CTA copies threads / (atom columns / 8) rows at once.
-    """
-    key, tile = spec.key, spec.tile
-    for name, rows, columns in (
-        ("Q tile", tile.block_m, key.head_dim),
-        ("K tile", tile.block_n, key.head_dim),
-        ("V tile", tile.block_n, key.head_dim_v),
-        ("O tile", tile.block_m, key.head_dim_v),
-    ):
-        atom_columns = 64 if columns % 64 == 0 else 32
-        rows_at_once = num_threads(spec) // (atom_columns * key.dtype.num_bytes // 16)
-        if rows % rows_at_once:
-            return f"{name} of {rows} rows, {rows_at_once} rows copied at once"
-    return None
 
 
 def violations(spec: KernelSpec, target: str) -> list[Rule]:

@@ -50,8 +50,7 @@ BIG_SMEM, SMALL_SMEM = "163 KB or more", "99 KB"
 
 ROWS: dict[tuple[str, int], tuple[TileRow, ...]] = {
     (BIG_SMEM, 32): (
-        _row(128, 128, 4, 1, "widest tile whose S (128 registers) and O (32) leave room; 24 KB lets registers, not "
-             "shared memory, bound residency"),
+        _row(128, 128, 4, 1, "128 keys per softmax step; S 128 + O 32 registers bound residency, not the 24 KB"),
         _row(64, 128, 4, 1, "at most 64 queries: half the rows of the 128-row tile would be padding", short=True),
     ),
     (BIG_SMEM, 64): (
@@ -78,7 +77,7 @@ ROWS: dict[tuple[str, int], tuple[TileRow, ...]] = {
         _row(64, 64, 4, 1, "at most 64 queries: no padded rows; 96 KB", short=True),
     ),
     (SMALL_SMEM, 32): (
-        _row(128, 128, 4, 1, "as on A100: 24 KB fits three times"),
+        _row(128, 128, 4, 1, "as on A100: registers, not the 24 KB, bound how many CTAs an SM holds"),
         _row(64, 128, 4, 1, "at most 64 queries: half the rows of the 128-row tile would be padding", short=True),
     ),
     (SMALL_SMEM, 64): (
