@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
 from attnsmith.tools.cli.selection import selection_options
 
 EXIT_DIFFERS = 1

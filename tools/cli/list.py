@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-
 from attnsmith.tools.cli.selection import selection_options
 
 _COLUMNS = (
