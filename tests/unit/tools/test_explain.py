@@ -86,3 +86,9 @@ def test_explaining_imports_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_devices_are_those_of_the_simulator_bindings() -> None:
+    from attnsmith import simulation
+
+    assert DEVICE_TARGETS == simulation.DEVICE_TARGETS

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`attnsmith demo`: the command line of attnsmith.tools.demo, its progress and its tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+from attnsmith.tools.demo import DTYPE, MIN_COSINE, Report, run_demo
+from rich.console import Console
+from rich.table import Table
+
+
+@click.command()
+@click.option("--device", default="auto", show_default=True, help="auto, cuda, or sim:NAME (sim:a100 without a GPU).")
+@click.option("--json", "as_json", is_flag=True, help="The facts as JSON on stdout; progress goes to stderr.")
+def command(device: str, as_json: bool) -> None:
+    """Encode English sentences with MiniLM through attnsmith kernels and compare with the stock model.
+
+    Exit code 1 when an attention call exceeds its tolerance or an embedding's cosine similarity is below 0.9999.
+    """
+    start = time.perf_counter()
+
+    def progress(text: str) -> None:
+        click.echo(f"[{time.perf_counter() - start:6.1f} s] {text}", err=as_json)
+
+    report = run_demo(device, progress)
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        show(report, Console(width=None if sys.stdout.isatty() else 120))
+    click.get_current_context().exit(0 if report.ok else 1)
+
+
+def show(report: Report, console: Console) -> None:
+    """Everything as tables."""
+    console.print()
+    console.print(kernel_table(report))
+    console.print(traffic_table(report))
+    console.print(similarity_table(report))
+    worst = report.worst_call
+    console.print(
+        f"attention vs fp64 reference: worst of {len(report.calls)} calls is {worst.max_abs_err:.2e} in layer "
+        f"{worst.layer} of '{worst.text}'; the tolerance rule allows {worst.allowed:.2e}"
+    )
+    console.print(f"embeddings vs the stock fp32 model: cosine {min(report.cosines):.7f} or more; {MIN_COSINE} needed")
+    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
+    console.print(f"time: {seconds}")
+    console.print("[bold green]ok[/]" if report.ok else "[bold red]FAILED: see the figures above[/]")
+
+
+def kernel_table(report: Report) -> Table:
+    """Kernels, how long they took to build, and how often they ran."""
+    table = Table(title=f"kernels ({DTYPE.value}, {report.target}, on {report.device})", title_justify="left")
+    for name in ("kernel", "built in", "launches"):
+        table.add_column(name, justify="left" if name == "kernel" else "right")
+    for row in report.kernels:
+        launches = sum(call.kernel == row.name for call in report.calls)
+        seconds = f"{row.seconds:.1f} s" + (" (then cached)" if not row.was_cached else " (found in the cache)")
+        table.add_row(row.name, seconds, str(launches))
+    return table
+
+
+def traffic_table(report: Report) -> Table:
+    """Bytes through global memory per text."""
+    how = "counted by the simulator" if report.bytes_are_counted else "computed from the tiling"
+    table = Table(
+        title=f"bytes that attention moved through global memory, all 6 layers ({how})",
+        caption="naive = q + k + v + out, and the score matrix S and the probabilities P each written and read: "
+        "2 B x heads x (4 x tokens x head_dim + 4 x tokens x tokens) per layer",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in ("text", "tokens", "moved", "naive", "naive / moved", "q, k, v, out once"):
+        table.add_column(name, justify="left" if name == "text" else "right")
+    for label, tokens in [*zip(report.labels, report.tokens, strict=True), ("all", sum(report.tokens))]:
+        traffic = report.traffic(None if label == "all" else label)
+        ratio = f"{traffic['naive'] / traffic['moved']:.2f} x"
+        moved, naive, minimum = (f"{traffic[key] / 1e6:.2f} MB" for key in ("moved", "naive", "minimum"))
+        table.add_row(label, str(tokens), moved, naive, ratio, minimum)
+    return table
+
+
+def similarity_table(report: Report) -> Table:
+    """Cosine similarity of every pair of texts."""
+    table = Table(title="cosine similarity of the texts (our embeddings)", title_justify="left")
+    for name in ("", *report.labels):
+        table.add_column(name, justify="right")
+    for label, row in zip(report.labels, report.similarity, strict=True):
+        cells = (f"[bold]{value:.2f}[/]" if value > 0.5 else f"{value:.2f}" for value in row)
+        table.add_row(label, *cells)
+    return table
