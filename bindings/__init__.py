@@ -29,7 +29,20 @@ _EXPORTS = {
 
 _SUBMODULES = ("codegen", "integrations", "interface", "ops", "reference", "templates", "tools")
 
-__all__ = [*_EXPORTS, "__version__"]  # noqa: PLE0604
+__all__ = [
+    "__version__",
+    "dispatch_table",
+    "explain",
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "last_launch",
+    "load_library",
+    "record_launches",
+    "register_kernel",
+    "scaled_dot_product_attention",
+    "simulate",
+]
 
 if TYPE_CHECKING:
     from attnsmith.dispatch import dispatch_table, explain, load_library, register_kernel

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The launcher's C API, for Python's ctypes and for hosts without Python: the kernel table, the miss handler, the
+ * simulated device, and a forward call on plain pointers. Functions that can fail return 0 on success, else 1 with the
+ * message in attnsmith_last_error (of the calling thread). Not responsible for torch: the ops are. */
+#ifndef ATTNSMITH_CAPI_H_
+#define ATTNSMITH_CAPI_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+  const char* name;
+  uint64_t packed_key; /* attnsmith.codegen.dispatch.pack_key */
+  const char* target;  /* "sm_80" */
+  int32_t block_m, block_n, num_warps, num_stages;
+  uint32_t smem_bytes, num_threads;
+  int32_t priority;     /* lower is better */
+  int32_t max_seqlen_q; /* 0: no limit */
+  int32_t source;       /* 0 built-in, 1 AOT, 2 JIT */
+  const void* cubin;
+  uint64_t cubin_bytes;
+  const char* ptx;
+  uint64_t ptx_bytes;
+} attnsmith_kernel_desc;
+
+typedef struct {
+  void* ptr;
+  int64_t batch, seqlen, nheads, head_dim; /* head_dim % 8 == 0 */
+  int64_t stride_batch, stride_row, stride_head; /* elements, multiples of 8 */
+} attnsmith_tensor;
+
+typedef struct {
+  int32_t dtype; /* the packed key's code: 1 fp16, 2 bf16 */
+  int32_t causal;
+  double softmax_scale;
+  attnsmith_tensor q, k, v, out;
+  float* lse; /* (batch, nheads, seqlen_q) */
+} attnsmith_fwd_args;
+
+typedef struct {
+  const char* library; /* path of libptxsim; NULL or "": leave the simulator */
+  const char* device;  /* "a100" */
+  const char* target;  /* "sm_80" */
+  uint32_t max_smem_bytes;
+  uint64_t seed;
+  int32_t schedule;   /* 0 round robin, 1 random */
+  int32_t async_mode; /* 0 late, 1 random */
+  uint32_t num_threads;
+  uint64_t step_budget;
+} attnsmith_sim_options;
+
+typedef int (*attnsmith_miss_handler)(int dtype, int head_dim, int head_dim_v, int is_causal, int64_t seqlen_q,
+                                      const char* target, char* message, uint64_t message_capacity);
+
+int attnsmith_abi_version(void);
+const char* attnsmith_last_error(void);
+
+int attnsmith_register_kernel(const attnsmith_kernel_desc* desc); /* copies the images */
+void attnsmith_clear_kernels(void);
+void attnsmith_set_miss_handler(attnsmith_miss_handler handler);
+
+/* JSON; valid until the calling thread's next call that returns JSON. */
+const char* attnsmith_dispatch_table(void);
+const char* attnsmith_last_launch(void); /* {} after a call without work, or a failed one; "stats" when simulated */
+const char* attnsmith_take_sim_error(void);
+
+void attnsmith_forget_last_launch(void);
+int attnsmith_set_simulation(const attnsmith_sim_options* options); /* of the calling thread */
+
+/* Forward on the CUDA device `device_index`, or on the calling thread's simulated device when it is -1. */
+int attnsmith_forward(const attnsmith_fwd_args* args, int device_index, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTNSMITH_CAPI_H_ */

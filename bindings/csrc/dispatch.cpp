@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements dispatch.hpp.
+#include "dispatch.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "error.hpp"
+
+namespace attnsmith {
+
+namespace {
+
+std::atomic<MissHandler> miss_handler{nullptr};
+
+bool jit_enabled() {
+  char const* text = std::getenv("ATTNSMITH_JIT");
+  return text == nullptr || std::strcmp(text, "0") != 0;
+}
+
+std::string describe(FwdProblem const& problem) {
+  return std::string("fwd ") + to_string(problem.dtype) + " head_dim " + std::to_string(problem.head_dim) +
+         " head_dim_v " + std::to_string(problem.head_dim_v) + (problem.is_causal ? " causal" : " full");
+}
+
+void append_keys(FwdProblem const& problem, Mask mask, std::vector<uint64_t>& keys) {
+  int const head_dim = head_dim_bucket(problem.head_dim);
+  int const head_dim_v = head_dim_bucket(problem.head_dim_v);
+  ProblemKey key{};
+  key.op = Op::kFwd;
+  key.arch = Arch::kSm80;  // every target of this version runs the SM80 family
+  key.dtype = problem.dtype;
+  key.head_dim = head_dim;
+  key.head_dim_v = head_dim_v;
+  key.mask = mask;
+  key.pads_head_dim = false;
+  if (head_dim == problem.head_dim && head_dim_v == problem.head_dim_v) keys.push_back(pack_key(key));
+  key.pads_head_dim = true;
+  keys.push_back(pack_key(key));
+}
+
+Found search(std::vector<uint64_t> const& keys, FwdProblem const& problem, DeviceLimits const& device) {
+  Found result;
+  for (uint64_t key : keys) {
+    Found const found = KernelTable::instance().find(key, device, problem.seqlen_q);
+    if (found.kernel != nullptr) return found;
+    if (result.fallback == nullptr) result.fallback = found.fallback;
+  }
+  return result;
+}
+
+// Runs the handler; its message, or "" once it has registered a kernel.
+std::string report_miss(FwdProblem const& problem, DeviceLimits const& device) {
+  MissHandler const handler = miss_handler.load();
+  if (handler == nullptr) return "no handler builds missing kernels. Import attnsmith before calling its ops.";
+  char message[4096] = "";
+  bool const is_causal = problem.is_causal && problem.seqlen_q != 1;
+  int const status = handler(static_cast<int>(problem.dtype), problem.head_dim, problem.head_dim_v, is_causal ? 1 : 0,
+                             problem.seqlen_q, device.target.str().c_str(), message, sizeof(message));
+  message[sizeof(message) - 1] = '\0';
+  if (status == 0) return "";
+  return message[0] != '\0' ? message : "the handler failed without a message";
+}
+
+}  // namespace
+
+std::vector<uint64_t> candidate_keys(FwdProblem const& problem) {
+  std::vector<uint64_t> keys;
+  keys.reserve(4);
+  if (!problem.is_causal || problem.seqlen_q == 1) append_keys(problem, Mask::kFull, keys);
+  if (problem.is_causal) append_keys(problem, Mask::kCausal, keys);
+  return keys;
+}
+
+void set_miss_handler(MissHandler handler) { miss_handler.store(handler); }
+
+Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device) {
+  std::vector<uint64_t> const keys = candidate_keys(problem);
+  Found found = search(keys, problem, device);
+  if (found.kernel != nullptr) return *found.kernel;
+  if (found.fallback != nullptr && !jit_enabled()) return *found.fallback;
+  std::string const message = report_miss(problem, device);
+  if (!message.empty()) {
+    if (found.fallback != nullptr) return *found.fallback;
+    throw Error(message);
+  }
+  found = search(keys, problem, device);
+  if (found.kernel != nullptr) return *found.kernel;
+  if (found.fallback != nullptr) return *found.fallback;
+  fail("dispatch " + describe(problem) + " on " + device.target.str(), "no kernel after the miss handler had run",
+       "a kernel of one of the problem's keys", "This is a defect of attnsmith: report it with attnsmith doctor's output.");
+}
+
+}  // namespace attnsmith

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a problem to the kernel that serves it: which packed keys fit, in which order, and what happens on a miss. Not
+// responsible for the table's contents or for building: the miss handler (Python) builds and registers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch_table.inc"  // rendered by attnsmith.codegen.dispatch
+#include "kernel_table.hpp"
+
+namespace attnsmith {
+
+// What one forward call asks for. Head dims are those of the launch-ready tensors: multiples of 8.
+struct FwdProblem {
+  DType dtype;
+  int head_dim;
+  int head_dim_v;
+  bool is_causal;
+  int64_t seqlen_q;
+};
+
+// The keys that compute `problem` correctly on a device, best first. With one query row the causal mask hides nothing,
+// so the full kernel comes first and the causal one still serves.
+std::vector<uint64_t> candidate_keys(FwdProblem const& problem);
+
+// Asked to make a kernel for a problem available. Returns 0 once it has registered one; otherwise it writes a message.
+using MissHandler = int (*)(int dtype, int head_dim, int head_dim_v, int is_causal, int64_t seqlen_q,
+                            char const* target, char* message, uint64_t message_capacity);
+
+void set_miss_handler(MissHandler handler);
+
+// The kernel for `problem`; on a miss asks the handler, and throws the handler's message when there is none. Never null.
+Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device);
+
+}  // namespace attnsmith

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements params.hpp.
+#include "params.hpp"
+
+#include <limits>
+#include <string>
+
+#include "error.hpp"
+
+namespace attnsmith {
+
+namespace {
+
+int32_t narrow(char const* name, int64_t value) {
+  int64_t const max = std::numeric_limits<int32_t>::max();
+  if (value < 0 || value > max) {
+    fail("launch forward attention", std::string(name) + " " + std::to_string(value), "0 to " + std::to_string(max),
+         "Split the call.");
+  }
+  return static_cast<int32_t>(value);
+}
+
+int64_t num_ctas(FwdParams const& params) {
+  return static_cast<int64_t>(params.num_m_blocks) * params.nheads_q * params.batch;
+}
+
+}  // namespace
+
+uint64_t TensorView::extent_bytes(uint64_t element_bytes) const {
+  if (batch == 0 || seqlen == 0 || nheads == 0 || head_dim == 0) return 0;
+  int64_t const last = (batch - 1) * strides.batch + (seqlen - 1) * strides.row + (nheads - 1) * strides.head;
+  return static_cast<uint64_t>(last + head_dim) * element_bytes;
+}
+
+FwdProblem FwdCall::problem() const {
+  return FwdProblem{dtype, static_cast<int>(q.head_dim), static_cast<int>(v.head_dim), is_causal, q.seqlen};
+}
+
+FwdParams make_params(FwdCall const& call, Kernel const& kernel) {
+  FwdParams params{};
+  params.q_ptr = call.q.ptr;
+  params.k_ptr = call.k.ptr;
+  params.v_ptr = call.v.ptr;
+  params.o_ptr = call.out.ptr;
+  params.lse_ptr = call.lse;
+  params.q_strides = call.q.strides;
+  params.k_strides = call.k.strides;
+  params.v_strides = call.v.strides;
+  params.o_strides = call.out.strides;
+  params.batch = narrow("batch", call.q.batch);
+  params.seqlen_q = narrow("seqlen_q", call.q.seqlen);
+  params.seqlen_k = narrow("seqlen_k", call.k.seqlen);
+  params.nheads_q = narrow("nheads_q", call.q.nheads);
+  params.nheads_k = narrow("nheads_k", call.k.nheads);
+  params.nheads_q_per_k = params.nheads_q / params.nheads_k;
+  params.head_dim = narrow("head_dim", call.q.head_dim);
+  params.head_dim_v = narrow("head_dim_v", call.v.head_dim);
+  int64_t const block_m = kernel.tile.block_m;
+  params.num_m_blocks = narrow("num_m_blocks", (call.q.seqlen + block_m - 1) / block_m);
+  set_softmax_scale(params, static_cast<float>(call.softmax_scale));
+  return params;
+}
+
+uint32_t grid_size(FwdParams const& params) {
+  // num_m_blocks * nheads_q fits 62 bits; the product with batch is checked by division.
+  int64_t const max = std::numeric_limits<int32_t>::max();
+  int64_t const per_batch = static_cast<int64_t>(params.num_m_blocks) * params.nheads_q;
+  if (per_batch > max / params.batch) {
+    fail("launch forward attention",
+         std::to_string(params.num_m_blocks) + " query blocks * " + std::to_string(params.nheads_q) + " heads * " +
+             std::to_string(params.batch) + " batches",
+         "at most " + std::to_string(max) + " CTAs", "Split the call along the batch.");
+  }
+  return static_cast<uint32_t>(num_ctas(params));
+}
+
+}  // namespace attnsmith

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel table seen from Python: what is in it, what would serve a call, and the JIT that fills it on a miss.
+
+Responsible for registering kernels with the launcher and for a miss that is never silent. Not responsible for the
+per-call lookup (csrc/dispatch.cpp) or for which spec suits a problem (codegen/dispatch.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnsmith import launcher
+from attnsmith.capi import CApi
+from attnsmith.codegen.dispatch import candidate_specs, entry, unpack_key
+from attnsmith.codegen.resources import TARGETS
+from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig
+from attnsmith.errors import DispatchError
+from attnsmith.progress import visible_progress
+
+if TYPE_CHECKING:
+    from attnsmith.codegen.build import BuiltKernel
+
+DTYPE_OF_CODE = {1: DType.FP16, 2: DType.BF16}
+"""Dtype codes of the packed key that the launcher passes."""
+
+_pending = threading.local()
+"""The exception of this thread's last miss, until the op's caller raises it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchEntry:
+    """One row of the dispatch table."""
+
+    kernel: str
+    """Name."""
+    key: ProblemKey
+    """What it serves."""
+    tile: TileConfig
+    """How it runs."""
+    target: str
+    """What it was compiled for."""
+    source: str
+    """`built-in`, `AOT` or `JIT`."""
+    smem_bytes: int
+    """Dynamic shared memory per CTA."""
+    num_threads: int
+    """Threads per CTA."""
+    priority: int
+    """Among entries of one key, lower is tried first."""
+    max_seqlen_q: int | None
+    """The entry is preferred up to this seqlen_q, and not chosen beyond it; None: any length."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: key and tile are dicts, enums their values."""
+        row = asdict(self)
+        row["key"] = {name: getattr(value, "value", value) for name, value in row["key"].items()}
+        return row
+
+
+def dispatch_table() -> list[DispatchEntry]:
+    """Every kernel that this process can launch now, in order of registration. Loads (and may build) the launcher."""
+    return [_to_entry(row) for row in launcher.load().dispatch_table()]
+
+
+def _to_entry(row: dict[str, Any]) -> DispatchEntry:
+    tile = {name: row[name] for name in ("block_m", "block_n", "num_warps", "num_stages")}
+    return DispatchEntry(
+        kernel=row["kernel"],
+        key=unpack_key(row["packed_key"]),
+        tile=TileConfig(**tile),
+        target=row["target"],
+        source=row["source"],
+        smem_bytes=row["smem_bytes"],
+        num_threads=row["num_threads"],
+        priority=row["priority"],
+        max_seqlen_q=row["max_seqlen_q"] or None,
+    )
+
+
+def register_kernel(built: BuiltKernel, *, source: str = "JIT", priority: int | None = None) -> None:
+    """Adds a kernel of codegen.build.build_kernel to the table; a kernel of the same name and target is replaced.
+
+    Args:
+        built: a kernel with its spec.
+        source: `built-in`, `AOT` or `JIT`, for the table.
+        priority: position among kernels of one key, lower first; default: its place among the default tiles.
+    """
+    _register(launcher.load(), built, source, priority)
+
+
+def _register(api: CApi, built: BuiltKernel, source: str, priority: int | None = None) -> None:
+    if built.spec is None:
+        raise DispatchError(
+            asked=f"register {built.name}", got="a kernel without a spec", allowed="kernels that a spec rendered",
+            do="Build it with attnsmith.codegen.build.build_kernel.",
+        )  # fmt: skip
+    row = entry(built.spec, built.target)
+    if priority is not None:
+        row["priority"] = priority
+    api.register_kernel(row, source=source, cubin=built.cubin, ptx=built.ptx.encode())
+
+
+def attach(api: CApi) -> None:
+    """Connects a freshly loaded launcher: the miss handler, then the AOT library that ATTNSMITH_LIBRARY names."""
+    api.set_miss_handler(lambda *arguments: _on_miss(api, *arguments))
+    named = os.environ.get("ATTNSMITH_LIBRARY")
+    if named:
+        _load_library(api, Path(named))
+
+
+def load_library(path: str | Path) -> int:
+    """Registers every kernel of an AOT library that `attnsmith build --aot` made; returns how many.
+
+    Raises:
+        DispatchError: the file is not such a library.
+    """
+    return _load_library(launcher.load(), Path(path))
+
+
+def _load_library(api: CApi, path: Path) -> int:
+    from attnsmith.codegen.compile.extension import read_library
+
+    kernels = read_library(path)
+    for built in kernels:
+        _register(api, built, "AOT")
+    return len(kernels)
+
+
+def raise_pending(cause: BaseException) -> None:
+    """Raises the exception of the calling thread's last miss, if there is one."""
+    error: BaseException | None = getattr(_pending, "error", None)
+    if error is not None:
+        _pending.error = None
+        raise error from (cause if isinstance(error, Exception) else None)
+
+
+def _on_miss(
+    api: CApi,
+    dtype: int,
+    head_dim: int,
+    head_dim_v: int,
+    is_causal: int,
+    seqlen_q: int,
+    target: bytes,
+    message: Any,
+    capacity: int,
+) -> int:
+    """Called by the launcher in the thread of the op. Nothing may escape: the error waits for `raise_pending`."""
+    try:
+        _build_missing(api, DTYPE_OF_CODE[dtype], head_dim, head_dim_v, bool(is_causal), seqlen_q, target.decode())
+    except BaseException as error:
+        _pending.error = error
+        text = str(error).encode()[: capacity - 1] + b"\0"
+        ctypes.memmove(message, text, len(text))
+        return 1
+    return 0
+
+
+def _build_missing(
+    api: CApi, dtype: DType, head_dim: int, head_dim_v: int, is_causal: bool, seqlen_q: int, device_target: str
+) -> None:
+    from attnsmith.codegen.build import build_kernel
+
+    target = compile_target(device_target)
+    specs = candidate_specs(
+        dtype=dtype,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        mask=Mask.CAUSAL if is_causal else Mask.FULL,
+        target=target,
+        seqlen_q=seqlen_q,
+    )
+    if not is_jit_enabled():
+        raise _no_kernel(api, specs[0], target)
+    with visible_progress():
+        built = build_kernel(specs[0], target)
+    _register(api, built, "JIT")
+
+
+def is_jit_enabled() -> bool:
+    """False iff ATTNSMITH_JIT is 0."""
+    return os.environ.get("ATTNSMITH_JIT") != "0"
+
+
+def compile_target(device_target: str) -> str:
+    """The best target of ours whose code runs on a device: same major version, no newer minor.
+
+    Raises:
+        DispatchError: there is none.
+    """
+    number = int(device_target.removeprefix("sm_").rstrip("a"))
+    fitting = [t for t in TARGETS if int(t[3:].rstrip("a")) // 10 == number // 10 and int(t[3:].rstrip("a")) <= number]
+    if not fitting:
+        raise DispatchError(
+            asked="run attention on this GPU",
+            got=f"compute capability {number // 10}.{number % 10}",
+            allowed=f"GPUs that run one of {', '.join(TARGETS)}",
+            do="Use such a GPU, or CPU tensors inside attnsmith.simulate(...).",
+        )
+    return max(fitting, key=lambda target: int(target[3:].rstrip("a")))
+
+
+def build_command(spec: KernelSpec, target: str) -> str:
+    """The command that builds `spec` ahead of time."""
+    key = spec.key
+    command = f"attnsmith build --aot --arch {target} --dtype {key.dtype.value} --head-dim {key.head_dim}"
+    command += f" --mask {key.mask.value}"
+    if key.head_dim_v != key.head_dim:
+        command += f" --head-dim-v {key.head_dim_v}"
+    return command
+
+
+def _no_kernel(api: CApi, spec: KernelSpec, target: str) -> DispatchError:
+    names = [entry.kernel for entry in map(_to_entry, api.dispatch_table()) if entry.target == target]
+    nearest = sorted(names, key=lambda name: -_common_parts(name, spec.name))[:3]
+    return DispatchError(
+        asked=f"run {spec.name} on {target} with ATTNSMITH_JIT=0",
+        got="no such kernel in the dispatch table",
+        allowed=f"kernels of the table; nearest: {', '.join(nearest) or 'none, the table is empty'}",
+        do=f"Run `{build_command(spec, target)}` and load its library, or unset ATTNSMITH_JIT.",
+    )
+
+
+def _common_parts(name: str, other: str) -> int:
+    return len(set(name.split("_")) & set(other.split("_")))
+
+
+def explain(
+    *,
+    dtype: str = "bf16",
+    head_dim: int = 128,
+    head_dim_v: int | None = None,
+    causal: bool = False,
+    seqlen_q: int | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Which kernel serves a problem, why, what else could, and which of them this process has loaded.
+
+    Args:
+        dtype: fp16 or bf16.
+        head_dim, head_dim_v: as a caller would pass them, 1 to 256.
+        causal: bottom-right aligned causal mask.
+        seqlen_q: query rows; None is long.
+        device: a simulated GPU, a target, or `cuda`; default: the simulation in effect, else the GPU, else a100.
+
+    Returns:
+        JSON-ready: `kernel`, `why`, `alternatives` as `attnsmith explain --json`, and `loaded`: names in the table.
+
+    Raises:
+        SpecError (a ValueError): no kernel can serve the problem.
+    """
+    from attnsmith.tools.explain import Problem, resolve_target
+    from attnsmith.tools.explain import explain as explain_problem
+
+    problem = Problem(
+        dtype=DType(dtype),
+        head_dim=head_dim,
+        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+        mask=Mask.CAUSAL if causal and seqlen_q != 1 else Mask.FULL,
+        seqlen_q=seqlen_q,
+    )
+    facts = explain_problem(problem, resolve_target(device or _default_device()))
+    api = launcher.loaded()
+    table = [] if api is None else [_to_entry(row) for row in api.dispatch_table()]
+    wanted = {facts["kernel"]["name"], *(row["name"] for row in facts["alternatives"])}
+    loaded = [row.kernel for row in table if row.kernel in wanted and row.target == facts["target"]]
+    return {**facts, "loaded": loaded}
+
+
+def _default_device() -> str:
+    import torch
+    from attnsmith import simulation
+
+    options = simulation.current()
+    if options is not None:
+        return options.device
+    return "cuda" if torch.cuda.is_available() else "a100"

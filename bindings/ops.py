@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch ops: schemas, fake implementations, autograd, and the implementation for CPU tensors.
+
+CUDA tensors go straight to the launcher's C++. CPU tensors run the kernels on the simulated GPU where a simulation is
+in effect, and the reference otherwise. Not responsible for argument errors (checks.py) or for user-facing defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attnsmith import launcher, reference, simulation
+from attnsmith.errors import UnsupportedError
+from torch import Tensor
+
+ALIGN_ELEMENTS = 8
+"""Rows of a result are padded to this many elements: 16 bytes."""
+
+_ARGUMENTS = "Tensor q, Tensor k, Tensor v, float softmax_scale, bool causal"
+
+_library = torch.library.Library("attnsmith", "DEF")  # type: ignore[no-untyped-call]
+for _schema in (
+    f"fwd({_ARGUMENTS}) -> (Tensor out, Tensor lse)",
+    f"fwd_out({_ARGUMENTS}, Tensor(a!) out) -> Tensor lse",
+):
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+
+
+def _empty_out(q: Tensor, head_dim_v: int) -> Tensor:
+    """(b, sq, h, dv) as the kernels leave it: a slice of rows of a multiple of 8 elements."""
+    width = (head_dim_v + ALIGN_ELEMENTS - 1) // ALIGN_ELEMENTS * ALIGN_ELEMENTS
+    return q.new_empty(q.shape[0], q.shape[1], q.shape[2], width).narrow(3, 0, head_dim_v)
+
+
+def _empty_lse(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+
+
+def _reference_out(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor) -> Tensor:
+    simulation.forget_last_launch()
+    result, lse = reference.attention(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, compute_dtype=torch.float32
+    )
+    out.copy_(result)
+    return lse.contiguous()
+
+
+def _fwd_cpu(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    options = simulation.current()
+    if options is not None:
+        result: tuple[Tensor, Tensor] = simulation.run(
+            options, torch.ops.attnsmith.simulated_fwd, q, k, v, softmax_scale, causal
+        )
+        return result
+    out = _empty_out(q, v.shape[3])
+    return out, _reference_out(q, k, v, softmax_scale, causal, out)
+
+
+def _fwd_out_cpu(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor) -> Tensor:
+    options = simulation.current()
+    if options is not None:
+        lse: Tensor = simulation.run(
+            options, torch.ops.attnsmith.simulated_fwd_out, q, k, v, softmax_scale, causal, out
+        )
+        return lse
+    return _reference_out(q, k, v, softmax_scale, causal, out)
+
+
+def _load_launcher(q: Tensor) -> None:
+    """For a device whose kernels are not registered yet: CUDA until the launcher is loaded, others for ever."""
+    if not q.is_cuda:
+        raise UnsupportedError(
+            asked=f"attention on {q.device.type}", got=f"q on {q.device}", allowed="cuda, cpu", do="Move q, k and v."
+        )
+    launcher.load()
+
+
+def _fwd_any(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    _load_launcher(q)
+    result: tuple[Tensor, Tensor] = torch.ops.attnsmith.fwd(q, k, v, softmax_scale, causal)
+    return result
+
+
+def _fwd_out_any(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor) -> Tensor:
+    _load_launcher(q)
+    result: Tensor = torch.ops.attnsmith.fwd_out(q, k, v, softmax_scale, causal, out)
+    return result
+
+
+def _fwd_fake(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    return _empty_out(q, v.shape[3]), _empty_lse(q)
+
+
+def _fwd_out_fake(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor) -> Tensor:
+    return _empty_lse(q)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v = inputs[:3]
+    ctx.has_work = output[0].numel() > 0
+    ctx.save_for_backward(*(() if ctx.has_work else (q, k, v)))
+
+
+def _backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+    """Zeros for an empty result; else this version has no backward kernel."""
+    if ctx.has_work:
+        raise UnsupportedError(
+            asked="the backward pass of attnsmith attention", got="a call of backward()",
+            allowed="the forward pass in this version: backward kernels do not exist yet",
+            do="Call under torch.no_grad(), or use another attention implementation for training.",
+        )  # fmt: skip
+    return (*(torch.zeros_like(x) for x in ctx.saved_tensors), None, None)
+
+
+# CompositeExplicitAutograd serves any backend without a kernel of its own: it loads the launcher, whose C++ then does.
+for _name, _function, _key in (
+    ("fwd", _fwd_cpu, "CPU"),
+    ("fwd_out", _fwd_out_cpu, "CPU"),
+    ("fwd", _fwd_any, "CompositeExplicitAutograd"),
+    ("fwd_out", _fwd_out_any, "CompositeExplicitAutograd"),
+):
+    _library.impl(_name, _function, _key)  # type: ignore[no-untyped-call]
+torch.library.register_fake("attnsmith::fwd", _fwd_fake, lib=_library)
+torch.library.register_fake("attnsmith::fwd_out", _fwd_out_fake, lib=_library)
+torch.library.register_autograd("attnsmith::fwd", _backward, setup_context=_setup_context, lib=_library)
