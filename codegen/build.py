@@ -84,7 +84,7 @@ def build_source(
     job = _Job(source, name, target, spec, tuple(extra_flags), toolchain)
     entry = cache.load(job.digest)
     if entry is None:
-        with _held_lock(cache.kernels, job.digest):
+        with held_lock(cache.kernels, job.digest):
             entry = cache.load(job.digest)  # another process may have built it while this one waited
             if entry is None:
                 return _compile_and_store(job, cache, progress)
@@ -184,7 +184,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _held_lock(cache: DirectoryCache, digest: str) -> Iterator[None]:
+def held_lock(cache: DirectoryCache, digest: str) -> Iterator[None]:
     """The cache's lock, or none where it cannot be had: then two processes may compile the same kernel, harmlessly."""
     with contextlib.ExitStack() as stack:
         try:
@@ -202,7 +202,7 @@ def _compile_and_store(job: _Job, cache: KernelCache, progress: Progress | None)
             job.source, job.name, target=job.target, toolchain=job.toolchain, extra_flags=job.extra_flags
         )
     except CompileError as error:
-        raise _with_kept_source(error, job, cache) from error
+        raise keep_failure(error, cache.kernels, f"{job.name}-{job.target}-{job.digest[:12]}", job.source) from error
     report(f"compiled {job.name} for {job.target} in {compiled.cpu_seconds:.1f} s of CPU", 1, 1)
     directory = _stored(job, compiled, cache)
     return BuiltKernel(
@@ -238,20 +238,19 @@ def _stored(job: _Job, compiled: nvrtc.CompiledKernel, cache: KernelCache) -> Pa
     return directory
 
 
-def _with_kept_source(error: CompileError, job: _Job, cache: KernelCache) -> CompileError:
-    """The same error, naming a file with the source and one with the log, where they can be written."""
-    folder = cache.kernels.folder / "failed"
-    path = folder / f"{job.name}-{job.target}-{job.digest[:12]}.cu"
+def keep_failure(error: CompileError, cache: DirectoryCache, stem: str, source: str | None = None) -> CompileError:
+    """The same error, naming files below the cache's failed folder with its log and source, if they can be written."""
+    log_path = cache.folder / "failed" / f"{stem}.log"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(job.source, encoding="utf-8")
-        path.with_suffix(".log").write_text(error.log, encoding="utf-8")
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_path.write_text(error.log, encoding="utf-8")
+        if source is not None:
+            log_path.with_suffix(".cu").write_text(source, encoding="utf-8")
     except OSError:
         return error
-    return CompileError(
-        asked=error.asked, got=error.got, allowed=error.allowed,
-        do=f"See {path} and the .log beside it; report both if the source was generated unchanged.", log=error.log,
-    )  # fmt: skip
+    kept = f"{log_path.with_suffix('.cu')} and the .log beside it" if source is not None else str(log_path)
+    return CompileError(asked=error.asked, got=error.got, allowed=error.allowed, do=f"{error.do} See {kept}.",
+                        log=error.log)  # fmt: skip
 
 
 def _from_entry(job: _Job, entry: Entry) -> BuiltKernel:

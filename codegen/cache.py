@@ -147,15 +147,18 @@ class DirectoryCache:
                 shutil.rmtree(temporary, ignore_errors=True)
         return final
 
-    def work_folder(self) -> Path:
-        """A fresh folder on the cache's file system for a build in progress; `clean` removes it if the build dies.
+    def resumable_folder(self, digest: str) -> Path:
+        """A folder for the build of `digest`, with what an interrupted one left in it. Only for the lock's holder.
 
-        Raises CacheError.
+        The builder removes it in the end, and `clean` once it is a day old. Raises CacheError.
         """
+        path = self.folder / "tmp" / f"work-{digest}"
         try:
-            return self._temporary("work")
+            _make_folder(path)
+            os.utime(path)
         except OSError as error:
             raise _cache_error(self.folder, "make a work folder", error) from error
+        return path
 
     def _temporary(self, purpose: str) -> Path:
         path = self.folder / "tmp" / f"{purpose}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from attnsmith.codegen.compile.ptx import strip_unreferenced_variables
 from attnsmith.codegen.errors import CompileError, SpecError, ToolchainError
@@ -147,14 +146,13 @@ def compile_source(
     return CompiledKernel(cubin=cubin, ptx=strip_unreferenced_variables(ptx), log=log, cpu_seconds=seconds)
 
 
-def compile_error(name: str, target: str, failure: str, log: str, source: Path | None = None) -> CompileError:
+def compile_error(name: str, target: str, failure: str, log: str) -> CompileError:
     """The error of a kernel that does not compile: the first diagnostic in the message, all of them in `log`."""
     first = next((line.strip() for line in log.splitlines() if "error" in line), "")
-    where = f"See {source}" if source else "See the error's log"
     return CompileError(
         asked=f"compile {name} for {target}",
         got=f"{failure}: {first}" if first else failure,
         allowed="a source that compiles",
-        do=f"{where}; report it with the log if the source was generated unchanged.",
+        do="Correct the source; if attnsmith generated it unchanged, report it with its log.",
         log=log,
     )

@@ -33,3 +33,33 @@ def strip_unreferenced_variables(ptx: str) -> str:
         if len(kept) == len(lines):
             return "".join(kept)
         lines = kept
+
+
+def split_kernels(ptx: str) -> dict[str, str]:
+    """One PTX text per .entry: the module's directives, its functions and variables in use, and that entry.
+
+    Whole-program output of nvcc for a translation unit of several kernels; each part assembles on its own. Raises
+    ValueError where a name cannot be found.
+    """
+    preamble, entries = _cut_entries(ptx.splitlines(keepends=True))
+    return {name: strip_unreferenced_variables("".join([*preamble, *body])) for name, body in entries.items()}
+
+
+def _cut_entries(lines: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    preamble: list[str] = []
+    entries: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    depth = 0
+    for line in lines:
+        match = re.match(r"\s*(?:\.visible |\.weak )?\.entry\s+([\w$]+)", line)
+        if match and current is None:
+            current = entries.setdefault(match.group(1), [])
+        (preamble if current is None else current).append(line)
+        if current is not None:
+            code = line.split("//", 1)[0]
+            depth += code.count("{") - code.count("}")
+            if depth == 0 and "}" in code:
+                current = None
+    if current is not None:
+        raise ValueError("PTX ends within an entry")
+    return preamble, entries
