@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -182,3 +182,95 @@ def measure(
     while len(samples) < max_repeats and (len(samples) < 3 or sum(samples) < max_seconds):
         samples.append(clock.seconds(function))
     return summarize(samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedShape:
+    """One row of the timing table."""
+
+    dtype: str
+    batch: int
+    nheads: int
+    seqlen: int
+    head_dim: int
+    causal: bool
+
+    @property
+    def label(self) -> str:
+        """For example `bf16 b8 h16 s2048 d128 causal`."""
+        mask = "causal" if self.causal else "full"
+        return f"{self.dtype} b{self.batch} h{self.nheads} s{self.seqlen} d{self.head_dim} {mask}"
+
+    @property
+    def flops(self) -> int:
+        """Of visible pairs only."""
+        return forward_flops(
+            batch=self.batch, nheads=self.nheads, seqlen_q=self.seqlen, seqlen_k=self.seqlen, head_dim=self.head_dim,
+            causal=self.causal,
+        )  # fmt: skip
+
+
+def timed_shapes(tokens: int = 16384, width: int = 2048) -> Iterator[TimedShape]:
+    """Batch x seqlen = 16k, heads x head_dim = 2048 as published tables have it, the most quoted first."""
+    for seqlen in (8192, 2048, 512, 16384):
+        for head_dim in (128, 64, 256, 32, 96, 192):
+            for causal in (True, False):
+                batch, nheads = max(1, tokens // seqlen), max(1, width // head_dim)
+                yield TimedShape(
+                    dtype="bf16", batch=batch, nheads=nheads, seqlen=seqlen, head_dim=head_dim, causal=causal
+                )
+
+
+def time_shape(
+    shape: TimedShape, device: str, providers: dict[str, Callable[..., object]], clock: Clock
+) -> dict[str, Any]:
+    """One row: each provider's Timing with its TFLOPS, or a note why it cannot run this shape.
+
+    A provider is a function of (q, k, v, causal) in (b, s, h, d).
+    """
+    import torch
+    from attnsmith.codegen.errors import AttnsmithError
+    from attnsmith.tools.check import torch_dtype
+
+    def random(seed: int) -> torch.Tensor:
+        sizes = (shape.batch, shape.seqlen, shape.nheads, shape.head_dim)
+        place = device if device.startswith("cuda") else "cpu"
+        generator = torch.Generator(place).manual_seed(seed)
+        return torch.randn(*sizes, generator=generator, device=place, dtype=torch_dtype(shape.dtype))
+
+    q, k, v = (random(seed) for seed in range(3))
+    cells: dict[str, dict[str, Any]] = {}
+    for name, attention in providers.items():
+        try:
+            timing: Timing = measure(lambda attention=attention: attention(q, k, v, shape.causal), clock)
+        except (AttnsmithError, RuntimeError) as error:
+            cells[name] = {"note": str(error).splitlines()[0][:200]}
+            continue
+        cells[name] = {"tflops": round(timing.tflops(shape.flops), 1), **timing.to_dict()}
+    return {"shape": shape.label, "flops": shape.flops, "providers": cells}
+
+
+def sdpa_providers() -> dict[str, Callable[..., object]]:
+    """Ours, and PyTorch's SDPA through each of its backends, forced one at a time."""
+    import attnsmith
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> object:
+        return attnsmith.flash_attn_func(q, k, v, causal=causal)
+
+    def sdpa(backend: SDPBackend) -> Callable[..., object]:
+        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> object:
+            with sdpa_kernel(backend):
+                turned = (x.transpose(1, 2) for x in (q, k, v))
+                return scaled_dot_product_attention(*turned, is_causal=causal)
+
+        return call
+
+    return {
+        "attnsmith": ours,
+        "sdpa flash": sdpa(SDPBackend.FLASH_ATTENTION),
+        "sdpa cudnn": sdpa(SDPBackend.CUDNN_ATTENTION),
+        "sdpa efficient": sdpa(SDPBackend.EFFICIENT_ATTENTION),
+    }
