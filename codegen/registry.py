@@ -122,8 +122,8 @@ class Selection:
 
     def _from_problems(self) -> Iterator[KernelSpec]:
         arch = family_of(self.target)
-        for dtype, head_dim, mask in product(
-            self.dtypes or DTYPES[arch], self.head_dims or HEAD_DIMS, self.masks or tuple(Mask)
+        for head_dim, dtype, mask in product(
+            self.head_dims or HEAD_DIMS, self.dtypes or DTYPES[arch], self.masks or tuple(Mask)
         ):
             for head_dim_v in self.head_dims_v or (head_dim,):
                 key = serving_key(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask)
