@@ -168,3 +168,16 @@ def assemble(ptx: str) -> None:
 def _ptxas() -> str:
     site = Path(sysconfig.get_paths()["purelib"])
     return str(next(path for path in site.glob("nvidia/cu*/bin/ptxas")))
+
+
+def aligned_zeros(count: int, dtype: Any, alignment: int = 256) -> np.ndarray:
+    """Zeros whose first byte lies on a multiple of `alignment`, as device allocations do."""
+    itemsize = np.dtype(dtype).itemsize
+    storage = np.zeros(count * itemsize + alignment, np.uint8)
+    start = -storage.ctypes.data % alignment
+    return storage[start : start + count * itemsize].view(dtype)
+
+
+def line_of(ptx: str, text: str) -> int:
+    """Line number of the first line that contains `text`, from 1."""
+    return next(number for number, line in enumerate(ptx.splitlines(), 1) if text in line)
