@@ -8,6 +8,7 @@ source is compiled (compile/), stored (cache.py) or chosen (dispatch.py).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -77,11 +78,12 @@ def build_source(
     cache: KernelCache | None = None,
     toolchain: Toolchain | None = None,
     progress: Progress | None = None,
+    compile_source: Callable[..., nvrtc.CompiledKernel] = nvrtc.compile_source,
 ) -> BuiltKernel:
-    """Like build_kernel, for any source whose entry is `name`."""
+    """Like build_kernel, for any source whose entry is `name`; `compile_source` may be one that works elsewhere."""
     cache = cache or KernelCache()
     toolchain = toolchain or default_toolchain()
-    job = _Job(source, name, target, spec, tuple(extra_flags), toolchain)
+    job = _Job(source, name, target, spec, tuple(extra_flags), toolchain, compile_source)
     entry = cache.load(job.digest)
     if entry is None:
         with held_lock(cache.kernels, job.digest):
@@ -105,20 +107,23 @@ def build_kernels(
     `progress` and `on_built` are called by worker threads. The first error stops what has not started and is raised.
     """
     from attnsmith.codegen.compile.jobs import NVRTC_BYTES, default_jobs
+    from attnsmith.codegen.compile.worker import compile_source_apart
 
-    done = 0
+    jobs = jobs or default_jobs(len(specs), NVRTC_BYTES)
+    compile_source = compile_source_apart if jobs > 1 else nvrtc.compile_source
+    num_done = itertools.count(1)
+    report = progress or _log_progress
 
     def build_one(spec: KernelSpec) -> BuiltKernel:
-        nonlocal done
-        built = build_kernel(spec, target, cache=cache)
-        done += 1
-        if progress:
-            progress(_describe(built), done, len(specs))
+        built = build_source(
+            render(spec), spec.name, target, spec=spec, cache=cache, progress=_silent, compile_source=compile_source
+        )
+        report(_describe(built), next(num_done), len(specs))
         if on_built:
             on_built(built)
         return built
 
-    with ThreadPoolExecutor(max_workers=jobs or default_jobs(len(specs), NVRTC_BYTES)) as pool:
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
         futures = [pool.submit(build_one, spec) for spec in specs]
         try:
             return [future.result() for future in futures]
@@ -160,7 +165,9 @@ class _Job:
         spec: KernelSpec | None,
         extra_flags: tuple[str, ...],
         toolchain: Toolchain,
+        compile_source: Callable[..., nvrtc.CompiledKernel],
     ) -> None:
+        self.compile_source = compile_source
         self.source = source
         self.name = name
         self.target = target
@@ -198,7 +205,7 @@ def _compile_and_store(job: _Job, cache: KernelCache, progress: Progress | None)
     report = progress or _log_progress
     report(f"compiling {job.name} for {job.target}", 0, 1)
     try:
-        compiled = nvrtc.compile_source(
+        compiled = job.compile_source(
             job.source, job.name, target=job.target, toolchain=job.toolchain, extra_flags=job.extra_flags
         )
     except CompileError as error:
@@ -217,6 +224,10 @@ def _compile_and_store(job: _Job, cache: KernelCache, progress: Progress | None)
         seconds=compiled.cpu_seconds,
         was_cached=False,
     )
+
+
+def _silent(message: str, done: int, total: int) -> None:
+    """For a part of a build that reports itself."""
 
 
 def _log_progress(message: str, done: int, total: int) -> None:

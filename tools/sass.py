@@ -101,7 +101,8 @@ class Loop:
 
 def parse_kernels(text: str) -> Iterator[tuple[str, list[Instruction]]]:
     """Name and instructions of every kernel in the output of `cuobjdump --dump-sass`."""
-    name, code = None, []
+    name: str | None = None
+    code: list[Instruction] = []
     for line in text.splitlines():
         match = re.match(r"\s*Function : (\S+)", line)
         if match:
