@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnsmith.codegen.compile.library import KernelDesc
+
 ABI_VERSION = 1
 
 SOURCES = {"built-in": 0, "AOT": 1, "JIT": 2}
@@ -20,27 +22,6 @@ SCHEDULES = {"round_robin": 0, "random": 1}
 
 ASYNC_MODES = {"late": 0, "random": 1}
 """When the simulator completes asynchronous copies -> its code."""
-
-
-class _KernelDesc(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("packed_key", ctypes.c_uint64),
-        ("target", ctypes.c_char_p),
-        ("block_m", ctypes.c_int32),
-        ("block_n", ctypes.c_int32),
-        ("num_warps", ctypes.c_int32),
-        ("num_stages", ctypes.c_int32),
-        ("smem_bytes", ctypes.c_uint32),
-        ("num_threads", ctypes.c_uint32),
-        ("priority", ctypes.c_int32),
-        ("max_seqlen_q", ctypes.c_int32),
-        ("source", ctypes.c_int32),
-        ("cubin", ctypes.c_char_p),
-        ("cubin_bytes", ctypes.c_uint64),
-        ("ptx", ctypes.c_char_p),
-        ("ptx_bytes", ctypes.c_uint64),
-    )
 
 
 class TensorArg(ctypes.Structure):
@@ -147,7 +128,7 @@ class CApi:
 
     def register_kernel(self, entry: Mapping[str, Any], *, source: str, cubin: bytes, ptx: bytes) -> None:
         """Adds a kernel; `entry` is codegen.dispatch.entry(spec, target). The images are copied."""
-        desc = _KernelDesc(
+        desc = KernelDesc(
             name=entry["name"].encode(),
             packed_key=entry["packed_key"],
             target=entry["target"].encode(),
@@ -156,12 +137,16 @@ class CApi:
             priority=entry["priority"],
             max_seqlen_q=entry["max_seqlen_q"] or 0,
             source=SOURCES[source],
-            cubin=cubin,
+            cubin=ctypes.cast(ctypes.c_char_p(cubin), ctypes.c_void_p),
             cubin_bytes=len(cubin),
-            ptx=ptx,
+            ptx=ctypes.cast(ctypes.c_char_p(ptx), ctypes.c_void_p),
             ptx_bytes=len(ptx),
             **{name: entry[name] for name in ("block_m", "block_n", "num_warps", "num_stages")},
         )
+        self.register_desc(desc)
+
+    def register_desc(self, desc: KernelDesc) -> None:
+        """Adds a kernel as an AOT library describes it. The images are copied."""
         self._check(self._library.attnsmith_register_kernel(ctypes.byref(desc)))
 
     def clear_kernels(self) -> None:

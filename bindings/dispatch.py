@@ -117,18 +117,19 @@ def load_library(path: str | Path) -> int:
     """Registers every kernel of an AOT library that `attnsmith build --aot` made; returns how many.
 
     Raises:
-        DispatchError: the file is not such a library.
+        CacheError: the file is not such a library.
     """
     return _load_library(launcher.load(), Path(path))
 
 
 def _load_library(api: CApi, path: Path) -> int:
-    from attnsmith.codegen.compile.extension import read_library
+    from attnsmith.codegen.compile.library import read_library
 
-    kernels = read_library(path)
-    for built in kernels:
-        _register(api, built, "AOT")
-    return len(kernels)
+    count = 0
+    for desc in read_library(path):
+        api.register_desc(desc)
+        count += 1
+    return count
 
 
 def raise_pending(cause: BaseException) -> None:

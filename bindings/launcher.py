@@ -23,7 +23,9 @@ from pathlib import Path
 
 import torch
 from attnsmith.capi import CApi
+from attnsmith.codegen.build import held_lock
 from attnsmith.codegen.cache import DirectoryCache, default_root
+from attnsmith.codegen.compile.ninja import ninja_on_path
 from attnsmith.codegen.dispatch import render_dispatch_header
 from attnsmith.codegen.errors import CacheError, CompileError, ToolchainError
 from attnsmith.progress import visible_progress
@@ -74,7 +76,7 @@ def _open_library() -> ctypes.CDLL:
     cache = DirectoryCache(default_root() / "launcher")
     entry = cache.load(digest)
     if entry is None:
-        with visible_progress(), _held_lock(cache, digest):
+        with visible_progress(), held_lock(cache, digest):
             entry = cache.load(digest)
             if entry is None:
                 return _build_and_publish(sources, digest, cache)
@@ -98,8 +100,8 @@ def _sources() -> dict[str, bytes]:
     """Every file of the build by its path below the work folder; nothing outside it but torch is included."""
     csrc = resources.files("attnsmith") / "csrc"
     files = {item.name: item.read_bytes() for item in csrc.iterdir() if item.name.endswith((".cpp", ".hpp", ".h"))}
-    params = resources.files("attnsmith.templates") / "include" / "attnsmith" / "params.hpp"
-    files["attnsmith/params.hpp"] = params.read_bytes()
+    shared = resources.files("attnsmith.templates") / "include" / "attnsmith"
+    files |= {f"attnsmith/{name}": (shared / name).read_bytes() for name in ("params.hpp", "kernel_desc.hpp")}
     files["ptxsim.h"] = (resources.files("attnsmith.tools.ptxsim") / "csrc" / "ptxsim.h").read_bytes()
     files["dispatch_table.inc"] = render_dispatch_header().encode()
     return files
@@ -114,24 +116,13 @@ def _digest(sources: dict[str, bytes]) -> str:
     return sha.hexdigest()
 
 
-@contextlib.contextmanager
-def _held_lock(cache: DirectoryCache, digest: str) -> Iterator[None]:
-    """The cache's lock, or none where it cannot be had: two processes may then build the same library, harmlessly."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(cache.lock(digest))
-        except CacheError as error:
-            _LOG.warning("%s (continuing without a lock)", error)
-        yield
-
-
 def _build_and_publish(sources: dict[str, bytes], digest: str, cache: DirectoryCache) -> ctypes.CDLL:
     """Builds and stores the library. A cache that cannot be used costs a warning, not the result."""
     compiler = _host_compiler()
     start = time.perf_counter()
     _LOG.info("building the launcher with %s (once per machine, about 10 s)", compiler)
     try:
-        work = cache.work_folder()
+        work = cache.resumable_folder(digest)
     except CacheError as error:
         _LOG.warning("%s (the launcher is built for this process only)", error)
         work = Path(tempfile.mkdtemp(prefix="attnsmith-launcher-"))
@@ -141,7 +132,7 @@ def _build_and_publish(sources: dict[str, bytes], digest: str, cache: DirectoryC
         seconds = round(time.perf_counter() - start, 1)
         _LOG.info("built the launcher in %.1f s", seconds)
         manifest = {"torch": torch.__version__, "compiler": compiler, "seconds": seconds}
-        cache.publish(digest, {path.name: path}, manifest)
+        cache.publish(digest, {f"{NAME}.so": path}, manifest)
     except CacheError as error:
         _LOG.warning("%s (the launcher is built again next time)", error)
     finally:
@@ -172,9 +163,9 @@ def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    with _environment(CXX=compiler, PATH=_path_with_ninja()):
+    with _environment(CXX=compiler), ninja_on_path():
         try:
-            cpp_extension.load(
+            built: str = cpp_extension.load(
                 NAME,
                 [str(folder / name) for name in sorted(sources) if name.endswith(".cpp")],
                 extra_cflags=["-O2", "-I.", f"-DTORCH_TARGET_VERSION={TARGET_VERSION}"],
@@ -184,7 +175,7 @@ def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:
             )
         except RuntimeError as error:
             raise _compile_error(error) from error
-    return folder / f"{NAME}.so"
+    return Path(built)
 
 
 def _compile_error(error: RuntimeError) -> CompileError:
@@ -197,16 +188,6 @@ def _compile_error(error: RuntimeError) -> CompileError:
         do="Name another compiler in CXX; the exception's log has the rest.",
         log=log,
     )
-
-
-def _path_with_ninja() -> str:
-    """PATH with the folder of the ninja package in front: a virtual environment need not be activated."""
-    path = os.environ.get("PATH", os.defpath)
-    try:
-        import ninja
-    except ImportError:
-        return path
-    return f"{ninja.BIN_DIR}{os.pathsep}{path}"
 
 
 @contextlib.contextmanager

@@ -81,6 +81,14 @@ def attention(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
     )
+    with torch.autocast(q.device.type, enabled=False):  # which would round fp32 products
+        return _attention(q, k, v, semantics, compute_dtype)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, semantics: Semantics, compute_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    q_descale, k_descale, v_descale = semantics.q_descale, semantics.k_descale, semantics.v_descale
     keys, values = (x.to(compute_dtype).transpose(1, 2) for x in (k, v))
     if k_descale is not None:
         keys = keys * k_descale[:, :, None, None].to(compute_dtype)

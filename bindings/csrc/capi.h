@@ -7,24 +7,11 @@
 
 #include <stdint.h>
 
+#include "attnsmith/kernel_desc.hpp"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct {
-  const char* name;
-  uint64_t packed_key; /* attnsmith.codegen.dispatch.pack_key */
-  const char* target;  /* "sm_80" */
-  int32_t block_m, block_n, num_warps, num_stages;
-  uint32_t smem_bytes, num_threads;
-  int32_t priority;     /* lower is better */
-  int32_t max_seqlen_q; /* 0: no limit */
-  int32_t source;       /* 0 built-in, 1 AOT, 2 JIT */
-  const void* cubin;
-  uint64_t cubin_bytes;
-  const char* ptx;
-  uint64_t ptx_bytes;
-} attnsmith_kernel_desc;
 
 typedef struct {
   void* ptr;
