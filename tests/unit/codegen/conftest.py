@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey, TileConfig
 
 BASE_SPEC = KernelSpec(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-
 from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.registry import KERNEL_SETS, Selection, head_dim_bucket, kernel_set, round_head_dim, serving_key
 from attnsmith.codegen.resources import TARGETS
@@ -106,7 +105,8 @@ def test_selection_by_tile_from_a_set_filters():
 
 
 def test_selection_of_another_head_dim_takes_the_kernel_that_serves_it():
-    assert names(dtypes=[DType.FP16], head_dims=[80], masks=[Mask.FULL])[0] == "fwd_sm80_fp16_hdim96pad_full_128x64_w4_s1"
+    first = names(dtypes=[DType.FP16], head_dims=[80], masks=[Mask.FULL])[0]
+    assert first == "fwd_sm80_fp16_hdim96pad_full_128x64_w4_s1"
     assert names(dtypes=[DType.FP16], head_dims=[192], head_dims_v=[128], masks=[Mask.FULL])[0].startswith(
         "fwd_sm80_fp16_hdim192x128_full_128x64_w8"
     )

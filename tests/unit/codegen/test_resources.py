@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from attnsmith.codegen.errors import SpecError
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.resources import (
@@ -88,7 +87,7 @@ def test_threads(make_spec):
         ({"num_stages": 4}, 255, "sm_86", 0),
         ({"num_warps": 0}, 32, "sm_80", 0),
     ],
-    ids=["base", "smem-a100", "smem-h100", "smem-rtx", "registers", "smem-small", "no-registers", "no-smem", "no-warps"],
+    ids=["base", "smem-a100", "smem-h100", "smem-rtx", "registers", "smem-small", "no-regs", "no-smem", "no-warps"],
 )
 def test_occupancy(make_spec, changes, registers, target, expected):
     assert occupancy(make_spec(**changes), target, registers=registers) == expected

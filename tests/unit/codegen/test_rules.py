@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-
 from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.render import has_template

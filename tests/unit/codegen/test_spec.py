@@ -7,7 +7,6 @@ import json
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-
 from attnsmith.codegen.errors import SpecError
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.resources import TARGETS

@@ -6,7 +6,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-
 from attnsmith.codegen.errors import SpecError
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.rules import HEAD_DIMS
