@@ -187,13 +187,24 @@ class DirectoryCache:
         return CleanReport(removed=tuple(doomed), num_bytes=num_bytes)
 
     def _entries(self) -> list[Path]:
-        return [path for path in _children(self.folder) if path.name not in ("tmp", "locks", "failed")]
+        reserved = ("tmp", "locks", "failed")
+        folders = [path for path in _children(self.folder) if path.is_dir() and path.name not in reserved]
+        return [path for path in folders if not path.name.startswith(".")]
 
     def _remove_free_locks(self) -> None:
         for path in _children(self.folder / "locks"):
             lock = filelock.FileLock(str(path))
             with contextlib.suppress(OSError, filelock.Timeout), lock.acquire(timeout=0):
                 path.unlink(missing_ok=True)
+
+
+CACHES = ("kernels", "libraries", "launcher", "ptxsim")
+"""Folders below the root whose folders are entries. The last two belong to the launcher and the simulator."""
+
+
+def clean_root(root: Path, older_than_seconds: float = 0.0, dry_run: bool = False) -> list[CleanReport]:
+    """`DirectoryCache.clean` for every cache below `root`."""
+    return [DirectoryCache(root / name).clean(older_than_seconds, dry_run) for name in CACHES]
 
 
 class KernelCache:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import click
-from attnsmith.tools.cli.progress import progress_bar
+from attnsmith.tools.cli.progress import is_quiet, progress_bar
 from attnsmith.tools.cli.selection import selection_options
 
 
@@ -25,18 +25,13 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
     from attnsmith.tools.inspect import inspect_kernels
 
     specs = selection.to_specs()
-    with progress_bar("inspect", is_quiet=_is_quiet()) as report:
+    with progress_bar("inspect", is_quiet=is_quiet()) as report:
         facts = inspect_kernels(specs, selection.target, jobs=jobs, progress=report)
     if as_json:
         click.echo(json.dumps([fact.to_dict() for fact in facts], indent=2))
     else:
         click.echo(_table(facts))
         _footer(facts)
-
-
-def _is_quiet() -> bool:
-    context = click.get_current_context()
-    return bool(context.parent and context.parent.params.get("quiet"))
 
 
 _TITLES = ("kernel", "regs", "spill B", "smem B", "main loop", "mma", "per score", "anchor", "masked loop", "remarks")

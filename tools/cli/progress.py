@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -31,6 +32,12 @@ def progress_bar(title: str, is_quiet: bool = False) -> Iterator[Report]:
             progress.console.print(f"  {message}", highlight=False, markup=False)
 
         yield report
+
+
+def is_quiet() -> bool:
+    """Whether `attnsmith --quiet` runs the current command."""
+    context = click.get_current_context()
+    return bool(context.parent and context.parent.params.get("quiet"))
 
 
 def _line_report(console: Console) -> Report:
