@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control flow: bra, brx, exit, ret, trap, and instructions without a functional effect (fences, prefetch, nanosleep).
+// A CTA runs on one host thread and its memory operations take effect in order, so fences order nothing further here;
+// device-scope ordering between CTAs is that of the host's atomics.
+#include "decode.hpp"
+#include "executor.hpp"
+#include "memory.hpp"
+
+namespace ptxsim {
+namespace {
+
+void exec_bra(Warp& w, const Inst& i, u32 m) { branch(w, i, m, i.target); }
+
+void exec_exit(Warp& w, const Inst&, u32 m) { exit_lanes(w, m); }
+
+void exec_trap(Warp& w, const Inst& i, u32) { throw_warp_error(w, i, "trap", "the kernel executed trap"); }
+void exec_brkpt(Warp& w, const Inst& i, u32) { throw_warp_error(w, i, "trap", "the kernel executed brkpt"); }
+
+void exec_nothing(Warp&, const Inst&, u32) {}
+
+void decode_bra(Decoding& d) {
+  d.take("uni");
+  d.need(1);
+  if (d.op(0).kind != Operand::Symbol) d.malformed("branch target is not a label");
+  d.inst.target = d.builder.label(d.op(0).name, d.raw.scope);
+  d.inst.flags |= kControl;
+  d.use(exec_bra, Cls::Branch);
+}
+
+void decode_exit(Decoding& d) {
+  d.take("uni");
+  d.need(0);
+  d.inst.flags |= kControl;
+  d.use(exec_exit, Cls::Branch);
+}
+
+void decode_trap(Decoding& d) {
+  d.need(0);
+  d.use(d.raw.opcode == "trap" ? exec_trap : exec_brkpt, Cls::Other);
+}
+
+void decode_call(Decoding& d) { d.unsupported("a function call"); }
+
+void decode_fence(Decoding& d) {
+  d.need(0);
+  for (const char* word : {"proxy", "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl"}) d.take(word);
+  for (const std::string& left : d.left()) d.unsupported("modifier ." + left + " of " + d.raw.opcode);
+  d.use(exec_nothing, Cls::Fence);
+}
+
+void decode_nanosleep(Decoding& d) {
+  d.need(1);
+  d.take("u32");
+  d.src(0, Ty::U32);
+  d.use(exec_nothing, Cls::Other);
+}
+
+void decode_prefetch(Decoding& d) {
+  d.take_any({"global", "local"});
+  if (d.take_any({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty()) d.unsupported("this prefetch level");
+  d.need(1);
+  d.use(exec_nothing, Cls::Other);
+}
+
+void decode_griddepcontrol(Decoding& d) {
+  if (d.take_any({"launch_dependents", "wait"}).empty()) d.unsupported("this griddepcontrol");
+  d.need(0);
+  d.use(exec_nothing, Cls::Fence);
+}
+
+}  // namespace
+
+void add_control_ops(OpTable& t) {
+  t["bra"] = decode_bra;
+  t["exit"] = t["ret"] = decode_exit;
+  t["trap"] = t["brkpt"] = decode_trap;
+  t["call"] = decode_call;
+  t["fence"] = t["membar"] = decode_fence;
+  t["nanosleep"] = decode_nanosleep;
+  t["prefetch"] = decode_prefetch;
+  t["griddepcontrol"] = decode_griddepcontrol;
+}
+
+}  // namespace ptxsim
