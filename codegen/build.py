@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnsmith.codegen import rules
 from attnsmith.codegen.cache import DirectoryCache, Entry, KernelCache
 from attnsmith.codegen.compile import nvrtc
 from attnsmith.codegen.digest import kernel_digest
@@ -65,6 +66,7 @@ def build_kernel(
     Raises SpecError (illegal), ToolchainError (no NVRTC or headers) or CompileError (with the log; the source is kept
     in the cache's failed folder). A cache that cannot be used costs a warning, not the result.
     """
+    rules.check(spec, target)
     return build_source(render(spec), spec.name, target, spec=spec, cache=cache, progress=progress)
 
 
@@ -115,6 +117,7 @@ def build_kernels(
     report = progress or _log_progress
 
     def build_one(spec: KernelSpec) -> BuiltKernel:
+        rules.check(spec, target)
         built = build_source(
             render(spec), spec.name, target, spec=spec, cache=cache, progress=_silent, compile_source=compile_source
         )

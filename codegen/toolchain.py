@@ -2,8 +2,8 @@
 """Finds the compilers, libraries and headers that kernels are built with, and says which versions they have.
 
 Looks at the environment, at the wheels of this Python installation and at installed toolkits; imports neither torch nor
-triton, starts a process only to resolve an nvcc that is a wrapper script, and writes nothing. Not responsible for
-compiling (compile/) or for the cache key (digest.py).
+triton, starts no process and writes nothing. Not responsible for nvcc (nvcc.py), for compiling (compile/) or for the
+cache key (digest.py).
 
 Environment variables, each optional and each naming something that must exist:
 
@@ -21,36 +21,18 @@ import functools
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnsmith.codegen.cuda_roots import (
+    Surroundings,
+    all_roots,
+    cccl_version,
+    cuda_version,
+    cutlass_version,
+)
 from attnsmith.codegen.errors import ToolchainError
-
-SYSTEM_ROOTS: tuple[str, ...] = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
-"""Glob patterns of toolkit roots that are tried last."""
-
-_TARGET_DIRS = ("targets/x86_64-linux", "targets/sbsa-linux")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CudaRoot:
-    """One place that may hold parts of a CUDA toolkit."""
-
-    origin: str
-    """"CUDA_HOME", "wheels", "PATH", "system" or the variable that named it."""
-    path: Path
-    """Its root folder."""
-    lib_dirs: tuple[Path, ...]
-    """Folders that may hold libnvrtc."""
-    include_dirs: tuple[Path, ...]
-    """Folders that may hold cuda_runtime_api.h."""
-    cccl_dirs: tuple[Path, ...]
-    """Folders that may hold cuda/std."""
-    bin_dirs: tuple[Path, ...]
-    """Folders that may hold nvcc and cuobjdump."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +50,6 @@ class Nvrtc:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nvcc:
-    """The ahead-of-time compiler."""
-
-    path: Path
-    """The real nvcc, not a wrapper of it."""
-    home: Path
-    """Its toolkit's root: what CUDA_HOME must be."""
-    version: str
-    """Of the headers beside it, major.minor."""
-    origin: str
-    """Where it was found."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Headers:
     """A folder of headers and its version."""
 
@@ -93,7 +61,7 @@ class Headers:
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """What `compile_source` needs; nvcc is found separately (`find_nvcc`), since only AOT builds want it."""
+    """What NVRTC compilation needs; nvcc.py finds what only AOT builds want."""
 
     nvrtc: Nvrtc
     """Run-time compiler."""
@@ -118,118 +86,6 @@ class Toolchain:
             "cccl": self.cccl.version,
             "cutlass": self.cutlass.version,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What discovery looks at; tests pass their own."""
-
-    env: Mapping[str, str]
-    """Environment variables."""
-    site_dirs: tuple[Path, ...]
-    """Folders that packages are installed in."""
-    system_roots: tuple[str, ...] = SYSTEM_ROOTS
-    """Glob patterns of toolkits."""
-
-    @staticmethod
-    def of_this_process() -> Surroundings:
-        """The real ones."""
-        site_dirs = dict.fromkeys(Path(entry) for entry in sys.path if entry and Path(entry).is_dir())
-        return Surroundings(env=os.environ, site_dirs=tuple(site_dirs))
-
-
-# Roots
-
-
-def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(path for path in paths if path.is_dir())
-
-
-def toolkit_root(path: Path, origin: str) -> CudaRoot:
-    """A toolkit, or a wheel folder that is laid out like one (nvidia/cu13)."""
-    bases = (path, *(path / target for target in _TARGET_DIRS))
-    include_dirs = _existing(base / "include" for base in bases)
-    return CudaRoot(
-        origin=origin,
-        path=path,
-        lib_dirs=_existing(base / lib for base in bases for lib in ("lib64", "lib")),
-        include_dirs=include_dirs,
-        cccl_dirs=(*_existing(include / "cccl" for include in include_dirs), *include_dirs),
-        bin_dirs=_existing([path / "bin"]),
-    )
-
-
-def wheel_roots(site_dirs: Iterable[Path]) -> Iterator[CudaRoot]:
-    """Of every installation folder: nvidia/cu13 style first, newest first, then one folder per component (CUDA 12)."""
-    for site in site_dirs:
-        nvidia = site / "nvidia"
-        for folder in sorted(nvidia.glob("cu[0-9][0-9]"), reverse=True):
-            yield toolkit_root(folder, "wheels")
-        if (nvidia / "cuda_nvrtc").is_dir() or (nvidia / "cuda_runtime").is_dir():
-            yield CudaRoot(
-                origin="wheels",
-                path=nvidia,
-                lib_dirs=_existing([nvidia / "cuda_nvrtc" / "lib"]),
-                include_dirs=_existing([nvidia / "cuda_runtime" / "include"]),
-                cccl_dirs=_existing([nvidia / "cuda_cccl" / "include"]),
-                bin_dirs=_existing([nvidia / "cuda_nvcc" / "bin"]),
-            )
-
-
-def _named_roots(around: Surroundings) -> Iterator[CudaRoot]:
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        value = around.env.get(variable)
-        if value:
-            yield toolkit_root(Path(value), variable)
-
-
-def _system_roots(around: Surroundings) -> Iterator[CudaRoot]:
-    for pattern in around.system_roots:
-        anchor = Path(pattern)
-        for path in sorted(anchor.parent.glob(anchor.name), reverse=True):
-            yield toolkit_root(path, "system")
-
-
-def _roots(around: Surroundings) -> tuple[CudaRoot, ...]:
-    """Wheels first: torch's own NVRTC and headers always fit each other, a leftover CUDA_HOME often does not."""
-    return (*wheel_roots(around.site_dirs), *_named_roots(around), *_system_roots(around))
-
-
-# Versions
-
-
-def _defined(header: Path, macro: str) -> int | None:
-    """The integer value of `#define macro value` near the top of a header; None where there is none."""
-    try:
-        with header.open(encoding="utf-8", errors="replace") as stream:
-            match = re.search(rf"#\s*define\s+{macro}\s+(\d+)", stream.read(65536))
-    except OSError:
-        return None
-    return int(match.group(1)) if match else None
-
-
-def cuda_version(include: Path) -> str | None:
-    """For example "13.0"; None where the folder holds no CUDA headers."""
-    version = _defined(include / "cuda_runtime_api.h", "CUDART_VERSION")
-    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
-
-
-def cccl_version(include: Path) -> str | None:
-    """For example "3.0.1"; None where the folder holds no libcu++."""
-    for header in ("cuda/std/__cccl/version.h", "cuda/std/detail/libcxx/include/__cccl/version.h", "cuda/version"):
-        version = _defined(include / header, "CCCL_VERSION")
-        if version is not None:
-            return f"{version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
-    return "unknown" if (include / "cuda" / "std").is_dir() else None
-
-
-def cutlass_version(include: Path) -> str | None:
-    """For example "4.2.0"; None where the folder holds no CUTLASS with CuTe."""
-    header = include / "cutlass" / "version.h"
-    parts = [_defined(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
-    if parts[0] is None or not (include / "cute" / "tensor.hpp").is_file():
-        return None
-    return ".".join(str(part) for part in parts)
 
 
 # NVRTC and headers
@@ -271,7 +127,7 @@ def find_nvrtc(around: Surroundings | None = None) -> Nvrtc:
         if found is None:
             raise _bad_variable("ATTNSMITH_NVRTC", named, "libnvrtc.so.* or the folder that holds it")
         return found
-    for root in _roots(around):
+    for root in all_roots(around):
         for folder in root.lib_dirs:
             found = _nvrtc_in(folder, root.origin, around.site_dirs)
             if found is not None:
@@ -310,7 +166,7 @@ def find_cuda_headers(around: Surroundings, nvrtc_version: str) -> Headers:
         return named
     found = [
         Headers(path=include, version=version)
-        for root in _roots(around)
+        for root in all_roots(around)
         for include in root.include_dirs
         if (version := cuda_version(include)) is not None
     ]
@@ -334,7 +190,7 @@ def find_cccl_headers(around: Surroundings, cuda: Headers) -> Headers:
     named = _named_headers(around, variable, cccl_version(path), "cuda/std")
     if named:
         return named
-    folders = [cuda.path / "cccl", cuda.path, *(folder for root in _roots(around) for folder in root.cccl_dirs)]
+    folders = [cuda.path / "cccl", cuda.path, *(folder for root in all_roots(around) for folder in root.cccl_dirs)]
     for folder in folders:
         version = cccl_version(folder)
         if version is not None:
@@ -394,100 +250,6 @@ def default_toolchain() -> Toolchain:
     return find_toolchain()
 
 
-# nvcc
-
-
-def nvcc_home(nvcc: Path) -> Path:
-    """The root of the toolkit that an nvcc, or a wrapper script of one, compiles with. Raises ToolchainError.
-
-    A real nvcc has nvcc.profile beside it. Anything else (a script that execs one, ccache) is asked: its dry run prints
-    TOP, the root that it computes paths from, whatever the script's own folder is.
-    """
-    real = nvcc.resolve()
-    if (real.parent / "nvcc.profile").is_file():
-        return real.parent.parent
-    try:
-        run = subprocess.run(
-            [str(nvcc), "--dryrun", "-E", "-x", "cu", os.devnull],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        report = run.stdout + run.stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        report = str(error)
-    for line in report.splitlines():
-        match = re.match(r"#\$ TOP=(.+)$", line)
-        if match:
-            return Path(match.group(1).strip()).resolve()
-    raise ToolchainError(
-        asked=f"find the toolkit of {nvcc}",
-        got=report.strip()[-300:] or "no output",
-        allowed="an nvcc whose --dryrun prints TOP=",
-        do="Set ATTNSMITH_NVCC to the real nvcc, or unset it.",
-    )
-
-
-def _nvcc_candidates(around: Surroundings) -> Iterator[tuple[Path, str]]:
-    named = around.env.get("ATTNSMITH_NVCC")
-    if named:
-        yield Path(named), "ATTNSMITH_NVCC"
-        return
-    for root in (*_named_roots(around), *wheel_roots(around.site_dirs)):
-        yield from ((folder / "nvcc", root.origin) for folder in root.bin_dirs)
-    on_path = shutil.which("nvcc", path=around.env.get("PATH", ""))
-    if on_path:
-        yield Path(on_path), "PATH"
-    for root in _system_roots(around):
-        yield from ((folder / "nvcc", root.origin) for folder in root.bin_dirs)
-
-
-def _nvcc_from(candidate: Path, origin: str) -> Nvcc:
-    if not (candidate.is_file() and os.access(candidate, os.X_OK)):
-        raise _bad_nvcc(candidate, "no executable file")
-    home = nvcc_home(candidate)
-    real = home / "bin" / "nvcc"
-    version = next((v for include in toolkit_root(home, origin).include_dirs if (v := cuda_version(include))), None)
-    if version is None:
-        raise _bad_nvcc(candidate, f"{home} without cuda_runtime_api.h")
-    if not any((include / "crt" / "host_config.h").is_file() for include in toolkit_root(home, origin).include_dirs):
-        raise _bad_nvcc(candidate, f"{home} without crt/host_config.h")
-    if not any(home.glob("nvvm/bin/cicc")):
-        raise _bad_nvcc(candidate, f"{home} without nvvm/bin/cicc")
-    return Nvcc(path=real if real.is_file() else candidate, home=home, version=version, origin=origin)
-
-
-def _bad_nvcc(candidate: Path, got: str) -> ToolchainError:
-    return ToolchainError(
-        asked=f"use {candidate}",
-        got=got,
-        allowed="nvcc with its headers and cicc",
-        do="Run `pip install attnsmith[toolkit]`, or set ATTNSMITH_NVCC to the nvcc of a complete toolkit.",
-    )
-
-
-def find_nvcc(around: Surroundings | None = None, rejected: list[str] | None = None) -> Nvcc:
-    """The first complete nvcc. `rejected` collects why earlier candidates were passed over. Raises ToolchainError."""
-    around = around or Surroundings.of_this_process()
-    reasons = [] if rejected is None else rejected
-    for candidate, origin in _nvcc_candidates(around):
-        if origin not in ("ATTNSMITH_NVCC", "CUDA_HOME", "CUDA_PATH") and not candidate.is_file():
-            continue
-        try:
-            return _nvcc_from(candidate, origin)
-        except ToolchainError as error:
-            if origin == "ATTNSMITH_NVCC":
-                raise
-            reasons.append(f"{origin}: {error}")
-    raise ToolchainError(
-        asked="find nvcc",
-        got="; ".join(reasons) or "none in CUDA_HOME, the installed wheels, PATH or /usr/local/cuda*",
-        allowed="nvcc 12.8 or newer with its headers",
-        do="Run `pip install attnsmith[toolkit]`, set ATTNSMITH_NVCC, or build with --jit, which needs no nvcc.",
-    )
-
-
 # Other programs
 
 
@@ -501,12 +263,13 @@ def find_disassembler(name: str, around: Surroundings | None = None) -> Path:
             raise _bad_variable(variable, named, f"an executable {name}")
         return Path(named)
     on_path = shutil.which(name, path=around.env.get("PATH", ""))
-    folders = [*(folder for root in _roots(around) for folder in root.bin_dirs)]
+    folders = [*(folder for root in all_roots(around) for folder in root.bin_dirs)]
     candidates = [folder / name for folder in folders] + ([Path(on_path)] if on_path else [])
     candidates += [site / "triton" / "backends" / "nvidia" / "bin" / name for site in around.site_dirs]
     for candidate in candidates:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
+    return include
     raise ToolchainError(
         asked=f"find {name}",
         got="none in the installed wheels, CUDA_HOME, PATH, /usr/local/cuda* or Triton's package",

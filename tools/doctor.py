@@ -18,7 +18,9 @@ from typing import Any
 
 from attnsmith.codegen import toolchain
 from attnsmith.codegen.cache import CACHES, default_root, folder_bytes
+from attnsmith.codegen.cuda_roots import Surroundings
 from attnsmith.codegen.errors import AttnsmithError
+from attnsmith.codegen.nvcc import find_nvcc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ def _headers(headers: toolchain.Headers) -> str:
 
 
 def _cuda_headers() -> str:
-    around = toolchain.Surroundings.of_this_process()
+    around = Surroundings.of_this_process()
     nvrtc = toolchain.find_nvrtc(around)
     headers = toolchain.find_cuda_headers(around, nvrtc.version)
     if headers.version.split(".")[0] != nvrtc.version.split(".")[0]:
@@ -135,13 +137,13 @@ def _cuda_headers() -> str:
 
 
 def _cccl_headers() -> str:
-    around = toolchain.Surroundings.of_this_process()
+    around = Surroundings.of_this_process()
     cuda = toolchain.find_cuda_headers(around, toolchain.find_nvrtc(around).version)
     return _headers(toolchain.find_cccl_headers(around, cuda))
 
 
 def _cutlass_headers() -> str:
-    return _headers(toolchain.find_cutlass_headers(toolchain.Surroundings.of_this_process()))
+    return _headers(toolchain.find_cutlass_headers(Surroundings.of_this_process()))
 
 
 def _cache() -> str:
@@ -179,9 +181,9 @@ def _built(folder: str, otherwise: str) -> str:
 
 def _nvcc() -> str:
     rejected: list[str] = []
-    found = toolchain.find_nvcc(rejected=rejected)
+    found = find_nvcc(rejected=rejected)
     passed_over = f"; passed over: {'; '.join(rejected)}" if rejected else ""
-    return f"CUDA {found.version} ({found.path}, from {found.origin}{passed_over})"
+    return f"{found.version} ({found.path}, from {found.origin}{passed_over})"
 
 
 def _cuobjdump() -> str:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import re
 import shutil
 import subprocess
 import tempfile
@@ -30,19 +29,13 @@ from attnsmith.codegen.cache import DirectoryCache, KernelCache
 from attnsmith.codegen.compile import library, ptx
 from attnsmith.codegen.compile.jobs import NVCC_BYTES, default_jobs
 from attnsmith.codegen.compile.ninja import Edge, edge_seconds, join, ninja_on_path, run_ninja, write_ninja_file
+from attnsmith.codegen.cuda_roots import Surroundings, cccl_version, toolkit_root
 from attnsmith.codegen.digest import library_digest
 from attnsmith.codegen.errors import CacheError, CompileError, SpecError, ToolchainError
+from attnsmith.codegen.nvcc import Nvcc, find_nvcc
 from attnsmith.codegen.render import include_dir, render
 from attnsmith.codegen.spec import KernelSpec
-from attnsmith.codegen.toolchain import (
-    Nvcc,
-    Surroundings,
-    cccl_version,
-    find_cutlass_headers,
-    find_host_compiler,
-    find_nvcc,
-    toolkit_root,
-)
+from attnsmith.codegen.toolchain import find_cutlass_headers, find_host_compiler
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,9 +81,9 @@ def find_aot_toolchain(around: Surroundings | None = None) -> AotToolchain:
             do="Run `pip install attnsmith[toolkit]`, or set ATTNSMITH_NVCC to the nvcc of a complete toolkit.",
         )
     versions = {
-        "nvcc": _reported_version(nvcc.path),
+        "nvcc": nvcc.version,
         "host_compiler": _reported_version(host_compiler),
-        "cuda": nvcc.version,
+        "cuda": nvcc.cuda_version,
         "cccl": cccl,
         "cutlass": cutlass.version,
     }
@@ -101,7 +94,7 @@ def find_aot_toolchain(around: Surroundings | None = None) -> AotToolchain:
 
 @functools.lru_cache(maxsize=8)
 def _reported_version(program: Path) -> str:
-    """The release in what `program --version` prints: nvcc's V13.0.88, else the first line."""
+    """The first line of what `program --version` prints."""
     try:
         run = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -111,8 +104,7 @@ def _reported_version(program: Path) -> str:
             allowed="a working compiler",
             do="Run `attnsmith doctor`, and reinstall it or choose another (ATTNSMITH_NVCC, CXX).",
         ) from error
-    release = re.search(r"\bV(\d+\.\d+\.\d+)", run.stdout)
-    return release.group(1) if release else run.stdout.strip().partition("\n")[0]
+    return run.stdout.strip().partition("\n")[0]
 
 
 def unit_groups(specs: Sequence[KernelSpec], jobs: int) -> list[list[KernelSpec]]:
