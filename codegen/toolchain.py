@@ -263,13 +263,12 @@ def find_disassembler(name: str, around: Surroundings | None = None) -> Path:
             raise _bad_variable(variable, named, f"an executable {name}")
         return Path(named)
     on_path = shutil.which(name, path=around.env.get("PATH", ""))
-    folders = [*(folder for root in all_roots(around) for folder in root.bin_dirs)]
-    candidates = [folder / name for folder in folders] + ([Path(on_path)] if on_path else [])
+    candidates: list[Path] = [folder / name for root in all_roots(around) for folder in root.bin_dirs]
+    candidates += [Path(on_path)] if on_path else []
     candidates += [site / "triton" / "backends" / "nvidia" / "bin" / name for site in around.site_dirs]
     for candidate in candidates:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
-    return include
     raise ToolchainError(
         asked=f"find {name}",
         got="none in the installed wheels, CUDA_HOME, PATH, /usr/local/cuda* or Triton's package",
