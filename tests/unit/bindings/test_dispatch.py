@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python side of dispatch that needs no launcher: targets of GPUs, build commands, explain, arguments."""
+
+from __future__ import annotations
+
+import attnsmith
+import pytest
+from attnsmith import dispatch, simulation
+from attnsmith.codegen.dispatch import spec_for
+from attnsmith.codegen.resources import TARGETS
+from attnsmith.codegen.spec import DType, Mask
+
+
+@pytest.mark.parametrize(
+    "device,target",
+    [("sm_80", "sm_80"), ("sm_86", "sm_86"), ("sm_87", "sm_86"), ("sm_89", "sm_89"), ("sm_90", "sm_90")],
+)
+def test_best_target_of_a_gpu(device: str, target: str) -> None:
+    assert dispatch.compile_target(device) == target
+
+
+@pytest.mark.parametrize("device", ["sm_75", "sm_100", "sm_120"])
+def test_gpus_without_kernels_are_refused(device: str) -> None:
+    with pytest.raises(RuntimeError, match="compute capability"):
+        dispatch.compile_target(device)
+
+
+def test_build_command_names_the_kernel() -> None:
+    spec = spec_for(dtype=DType.FP16, head_dim=96, head_dim_v=64, mask=Mask.CAUSAL, target="sm_86")
+    command = dispatch.build_command(spec, "sm_86")
+    for part in ("attnsmith build", "sm_86", "fp16", "--head-dim 96", "--head-dim-v 64", "causal"):
+        assert part in command
+
+
+def test_explain_needs_no_launcher() -> None:
+    facts = attnsmith.explain(dtype="fp16", head_dim=72, causal=True, device="a100")
+    assert "hdim96pad_causal" in facts["kernel"]["name"]
+    assert facts["why"] and facts["alternatives"] and isinstance(facts["loaded"], list)
+
+
+def test_explain_says_that_one_causal_row_is_the_full_mask() -> None:
+    assert "_full_" in attnsmith.explain(head_dim=64, causal=True, seqlen_q=1, device="a100")["kernel"]["name"]
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"device": "v100"}, "device='v100'"),
+        ({"device": ""}, "device=''"),
+        ({"schedule": "fastest"}, "schedule='fastest'"),
+        ({"async_mode": "never"}, "async_mode='never'"),
+    ],
+)
+def test_simulate_refuses_unknown_names_before_building(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message), attnsmith.simulate(**options):
+        raise AssertionError("entered")
+
+
+def test_simulated_devices_have_known_targets() -> None:
+    from attnsmith.tools.explain import DEVICE_TARGETS
+
+    assert set(simulation.DEVICE_TARGETS.values()) <= set(TARGETS)
+    assert simulation.DEVICE_TARGETS == DEVICE_TARGETS

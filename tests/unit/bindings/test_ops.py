@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch ops on CPU tensors: opcheck, fake results that equal the real ones, one graph under torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attnsmith
+import attnsmith.ops
+import pytest
+import torch
+from attnsmith.errors import UnsupportedError
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+SHAPES = {
+    "gqa": (2, 5, 7, 4, 2, 64, 64),
+    "odd-head-dims": (2, 5, 7, 4, 1, 33, 20),
+    "batch-0": (0, 5, 7, 4, 2, 64, 64),
+    "seqlen-q-0": (1, 0, 7, 2, 2, 40, 40),
+    "seqlen-k-0": (1, 3, 0, 2, 2, 64, 33),
+}
+
+
+def make(b: int, sq: int, sk: int, h: int, hk: int, d: int, dv: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((b, sq, h, d), (b, sk, hk, d), (b, sk, hk, dv))
+    return tuple(torch.randn(*shape).bfloat16() for shape in shapes)  # type: ignore[return-value]
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same values, not contiguous in any dim."""
+    return torch.stack([x, x], dim=-1)[..., 0].transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_opcheck_fwd(shape: str, causal: bool) -> None:
+    torch.library.opcheck(torch.ops.attnsmith.fwd.default, (*make(*SHAPES[shape]), 0.3, causal))
+
+
+def test_opcheck_fwd_strided() -> None:
+    q, k, v = make(*SHAPES["gqa"])
+    torch.library.opcheck(torch.ops.attnsmith.fwd.default, (strided(q), k.transpose(1, 1), strided(v), 0.3, True))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_opcheck_fwd_out(shape: str) -> None:
+    q, k, v = make(*SHAPES[shape])
+    out = torch.zeros(*q.shape[:3], v.shape[3], 2).bfloat16()[..., 0]
+    torch.library.opcheck(torch.ops.attnsmith.fwd_out.default, (q, k, v, 0.3, True, out))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fake_equals_real_in_layout(shape: str) -> None:
+    tensors = make(*SHAPES[shape])
+    real = torch.ops.attnsmith.fwd(*tensors, 0.3, True)
+    with FakeTensorMode() as mode:
+        fake = torch.ops.attnsmith.fwd(*(mode.from_tensor(x) for x in tensors), 0.3, True)
+    for a, b in zip(real, fake, strict=True):
+        assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
+
+
+def test_meta_tensors_give_shapes() -> None:
+    q, k, v = (x.to("meta") for x in make(*SHAPES["gqa"]))
+    out, lse = attnsmith.flash_attn_func(q, k, v, return_lse=True)
+    assert out.is_meta and out.shape == (2, 5, 4, 64) and lse.shape == (2, 4, 5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_graph_under_compile(dynamic: bool) -> None:
+    torch._dynamo.reset()
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return attnsmith.flash_attn_func(q * 1.0, k, v, causal=True, window_size=(-1, 0), return_lse=True)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for seqlen in (5, 6, 1):
+        q, k, v = make(2, seqlen, 7, 4, 2, 40, 33)
+        for a, b in zip(compiled(q, k, v), call(q, k, v), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_out_under_compile() -> None:
+    torch._dynamo.reset()
+    q, k, v = make(*SHAPES["odd-head-dims"])
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def call(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Any:
+        return attnsmith.flash_attn_func(q, k, v, out=out)
+
+    buffer = torch.zeros(*q.shape[:3], v.shape[3], 2).bfloat16()
+    out = buffer[..., 0]
+    got = call(q, k, v, out)
+    assert got.data_ptr() == out.data_ptr()
+    assert torch.equal(out, attnsmith.flash_attn_func(q, k, v)) and (buffer[..., 1] == 0).all()
+
+
+def test_other_devices_are_refused_by_name() -> None:
+    """The implementation for backends without kernels of their own, called as the dispatcher would."""
+    from attnsmith import ops
+
+    q = torch.empty(1, 1, 1, 8, device="meta")
+    with pytest.raises(UnsupportedError, match="meta"):
+        ops._fwd_any(q, q, q, 1.0, False)
+
+
+def test_cuda_has_an_implementation_before_the_launcher_is_loaded() -> None:
+    """A CUDA call through torch.ops alone must find something that loads the launcher."""
+    for name in ("attnsmith::fwd", "attnsmith::fwd_out"):
+        keys = ("CUDA", "CompositeExplicitAutograd")
+        assert any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
