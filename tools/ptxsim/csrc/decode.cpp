@@ -20,6 +20,7 @@ EntryBuilder::EntryBuilder(const Module& module, const RawModule& raw_module, co
   std::map<std::string, int> counts;
   reg_slots_.resize(raw.regs.size());
   std::vector<u32> wide = assign_register_slots(raw, &entry_->reg_words);
+  entry_->data_words = entry_->reg_words;
   for (size_t i = 0; i < raw.regs.size(); ++i) {
     Ty type = raw.regs[i].type;
     ++counts[type == Ty::Pred ? "pred" : "b" + std::to_string(reg_width(static_cast<int>(i)))];

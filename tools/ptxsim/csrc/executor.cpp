@@ -293,6 +293,8 @@ class CtaRunner {
     w.pc = 0, w.rpc = kNoPc, w.state = WarpState::Ready;
     w.stack.clear();
     w.copies.clear();
+    std::memset(w.regs, 0, entry_.data_words * sizeof(u32));
+    std::fill(w.preds + kPredCarry, w.preds + entry_.num_preds, 0u);
     std::memset(w.copy_group, 0, sizeof w.copy_group);
     for (const SpecialSlot& s : entry_.specials)
       for (int l = 0; l < kLanes; ++l) {

@@ -87,6 +87,7 @@ struct Entry {
   std::vector<SpecialSlot> specials;
   std::deque<std::vector<u32>> ext_pool;
   u32 reg_words = 0;               // register file of one warp, in 4-byte words
+  u32 data_words = 0;              // its leading part that holds registers, the rest are constants
   u32 num_preds = 0;
   u32 static_smem = 0, dynamic_smem_offset = 0, local_bytes = 0;
   u32 maxntid[3] = {0, 0, 0}, reqntid[3] = {0, 0, 0}, reqcluster[3] = {0, 0, 0};
