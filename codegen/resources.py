@@ -124,16 +124,16 @@ def _aligned(num_bytes: int) -> int:
 
 
 def smem_members(spec: KernelSpec) -> dict[str, int]:
-    """Bytes of each SharedStorage member by name, rounded up to SMEM_ALIGNMENT.
+    """Bytes of each SharedStorage member by its C++ name, rounded up to SMEM_ALIGNMENT.
 
-    O is staged through Q's buffer after the last key tile, so `smem_q` holds the larger of the two.
+    O is staged through Q's buffer after the last key tile, so `q_or_o` holds the larger of the two.
     """
     key, tile = spec.key, spec.tile
     element = key.dtype.num_bytes
     return {
-        "smem_q": _aligned(tile.block_m * max(key.head_dim, key.head_dim_v) * element),
-        "smem_k": _aligned(tile.num_stages * tile.block_n * key.head_dim * element),
-        "smem_v": _aligned(tile.num_stages * tile.block_n * key.head_dim_v * element),
+        "q_or_o": _aligned(tile.block_m * max(key.head_dim, key.head_dim_v) * element),
+        "k": _aligned(tile.num_stages * tile.block_n * key.head_dim * element),
+        "v": _aligned(tile.num_stages * tile.block_n * key.head_dim_v * element),
     }
 
 
