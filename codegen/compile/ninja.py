@@ -111,7 +111,10 @@ def run_ninja(path: Path, *, jobs: int, asked: str, on_step: Callable[[str, int,
 
 
 def _failure(asked: str, status: int, log: str) -> CompileError:
-    first = next((line.strip() for line in log.splitlines() if re.search(r"\berror\b|fatal", line)), "")
+    lines = log.splitlines()
+    # ninja prints the failed command in the line after FAILED: it is no diagnostic.
+    said = [line for before, line in zip(["", *lines], lines, strict=False) if not before.startswith("FAILED:")]
+    first = next((line.strip() for line in said if re.search(r"\berror\b|\bfatal\b", line)), "")
     return CompileError(
         asked=asked,
         got=first or f"exit status {status}: {log.strip()[-300:]}",
