@@ -273,13 +273,15 @@ def wanted_kernel(seqlen_q: int, target: str, head_dim: int = 32) -> KernelSpec:
 
 
 def build_kernels(lengths: list[int], target: str, progress: Progress) -> list[BuiltKernelRow]:
-    """Build (or find in the cache) every kernel that texts of these lengths need."""
+    """Build (or find in the cache) every kernel that texts of these lengths need, and put it into the dispatch table."""
+    import attnsmith
     from attnsmith.codegen.build import build_kernel
 
     rows = []
     for spec in dict.fromkeys(wanted_kernel(length, target) for length in lengths):
         progress(f"building {spec.name} for {target}")
         built = build_kernel(spec, target)
+        attnsmith.register_kernel(built)
         rows.append(
             BuiltKernelRow(
                 name=spec.name,

@@ -199,6 +199,34 @@ def test_shp_11_small_head_dims(head_dim: int, seqlen: int, causal: bool) -> Non
     assert_close_to_reference(*qkv(seqlen, seqlen, nheads=1, head_dim=head_dim), causal=causal)
 
 
+@pytest.mark.parametrize("batch", [65535, 65537])
+def test_shp_12_batches_beyond_the_grid_limit(batch: int) -> None:
+    """No key, so that each of the CTAs costs little: every row must still be written, as 0 with lse -inf."""
+    q = torch.ones(batch, 4, 1, 32, dtype=FP16)
+    k = torch.ones(batch, 0, 1, 32, dtype=FP16)
+    out, lse = attend(q, k, k)
+    assert (out == 0).all() and (lse == -math.inf).all()
+    launch = attnsmith.last_launch()
+    assert launch is not None and launch.grid == batch
+
+
+def test_shp_14_strides_beyond_2_to_the_31_elements() -> None:
+    """Two batches 2^31 + 64 elements apart, in memory that is reserved but, between them, never touched."""
+    q, k, v = qkv(70, 70, batch=2, dtype=FP16)
+    expected, expected_lse = attend(q, k, v, causal=True)
+    far = 2**31 + 64
+    spread = []
+    for x in (q, k, v):
+        reserved = torch.empty(far + x[0].numel(), dtype=FP16)
+        view = torch.as_strided(reserved, x.shape, (far, *x.stride()[1:]))
+        spread.append(view.copy_(x))
+    out, lse = attend(*spread, causal=True)
+    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+    result = torch.as_strided(torch.empty(far + q[0].numel(), dtype=FP16), q.shape, (far, *q.stride()[1:]))
+    attnsmith.flash_attn_func(q, k, v, causal=True, out=result.fill_(float("nan")))
+    assert torch.equal(result, expected)
+
+
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_lay_03_slices_of_a_fused_projection(head_dim: int) -> None:
     packed = normal(1, 100, 3, 2, head_dim)

@@ -54,12 +54,12 @@ def show(report: Report, console: Console) -> None:
 def kernel_table(report: Report) -> Table:
     """Kernels, how long they took to build, and how often they ran."""
     table = Table(title=f"kernels ({DTYPE.value}, {report.target}, on {report.device})", title_justify="left")
-    for name in ("kernel", "built in", "launches"):
+    for name in ("kernel", "build, CPU seconds", "", "launches"):
         table.add_column(name, justify="left" if name == "kernel" else "right")
     for row in report.kernels:
         launches = sum(call.kernel == row.name for call in report.calls)
-        seconds = f"{row.seconds:.1f} s" + (" (then cached)" if not row.was_cached else " (found in the cache)")
-        table.add_row(row.name, seconds, str(launches))
+        when = "earlier, found in the cache" if row.was_cached else "now"
+        table.add_row(row.name, f"{row.seconds:.1f}", when, str(launches))
     return table
 
 
