@@ -22,7 +22,7 @@ PY := $(PYTHON)
 bootstrap = @:
 else
 PY := $(VENV)/bin/python
-bootstrap = @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" --extra "$(1)"
+bootstrap = @$(PYTHON) -I tools/bootstrap.py --venv "$(VENV)" --extra "$(1)"
 endif
 
 CXX_SOURCES := $(wildcard templates/include/attnsmith/*.hpp templates/include/attnsmith/*/*.hpp \

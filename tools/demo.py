@@ -273,7 +273,7 @@ def wanted_kernel(seqlen_q: int, target: str, head_dim: int = 32) -> KernelSpec:
 
 
 def build_kernels(lengths: list[int], target: str, progress: Progress) -> list[BuiltKernelRow]:
-    """Build (or find in the cache) every kernel that texts of these lengths need, and put it into the dispatch table."""
+    """Build (or find in the cache) and register every kernel that texts of these lengths need."""
     import attnsmith
     from attnsmith.codegen.build import build_kernel
 

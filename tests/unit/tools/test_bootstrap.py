@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,3 +104,10 @@ def test_heartbeat_shows_what_a_silent_step_does(tmp_path: Path, capsys: pytest.
     script = "import time; print('Collecting torch', flush=True); time.sleep(0.6)"
     bootstrap.run_logged([sys.executable, "-c", script], tmp_path / "log", heartbeat=0.25)
     assert "Collecting torch" in capsys.readouterr().out
+
+
+def test_it_runs_as_a_script_beside_modules_named_like_the_standard_library() -> None:
+    script = bootstrap.CHECKOUT / "tools" / "bootstrap.py"
+    done = subprocess.run([sys.executable, "-I", script, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--venv" in done.stdout, done.stderr
+    assert "-I tools/bootstrap.py" in (bootstrap.CHECKOUT / "Makefile").read_text()
