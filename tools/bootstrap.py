@@ -2,8 +2,9 @@
 """The installation step of make and of CI: a virtual environment that holds this checkout, with visible progress.
 
 Run as a script by the system's Python (`python3 -I tools/bootstrap.py --venv .venv --extra demo`; -I, because this
-folder has an inspect.py of its own), so: standard library only, and nothing of attnsmith is imported. A second run with nothing to do takes a fraction of a second. Not
-responsible for building kernels, the launcher or the simulator: those build on first use.
+folder has an inspect.py of its own), so: standard library only, and nothing of attnsmith is imported. A second run
+with nothing to do takes a fraction of a second. Not responsible for building kernels, the launcher or the simulator:
+those build on first use.
 """
 
 from __future__ import annotations
