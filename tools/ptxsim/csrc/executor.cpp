@@ -71,6 +71,7 @@ u32 barrier_goal(const Cta& cta, const BarrierState& b) {
 void release_if_complete(Cta& cta, BarrierState& b) {
   if (!b.warps || b.arrived < barrier_goal(cta, b)) return;
   const Entry& entry = *cta.warps[0].worker->launch->entry;
+  race_release(cta, b, b.waiting);
   for (Warp& w : cta.warps) {
     if (!(b.waiting >> w.id & 1)) continue;
     w.state = WarpState::Ready;
@@ -86,18 +87,17 @@ void release_if_complete(Cta& cta, BarrierState& b) {
     }
     pop_finished(w);
   }
-  race_barrier(cta, b.warps);
   b = BarrierState();
 }
 
 }  // namespace
 
 void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wait) {
-  if (id >= 16) throw_warp_error(w, i, "launch", "barrier " + std::to_string(id) + " does not exist; 0 to 15 do");
+  if (id >= 16) throw_warp_error(w, i, mask, "launch", "barrier " + std::to_string(id) + " does not exist; 0 to 15 do");
   if (count % kLanes)
-    throw_warp_error(w, i, "launch", "barrier thread count " + std::to_string(count) + " is not a multiple of 32");
+    throw_warp_error(w, i, mask, "launch", "barrier thread count " + std::to_string(count) + " is not a multiple of 32");
   if (mask != w.alive)
-    throw_warp_error(w, i, "deadlock",
+    throw_warp_error(w, i, mask, "deadlock",
                      "a barrier is reached by lanes " + hex(mask) + " of a warp whose live lanes are " +
                          hex(w.alive) + ": the others took another path\n" +
                          describe_warps(*w.cta, *w.worker->launch->entry));
@@ -105,16 +105,17 @@ void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wa
   BarrierState& b = cta.barriers[id];
   bool counted = count != 0;
   if (b.warps && (b.counted != counted || b.expected != count))
-    throw_warp_error(w, i, "deadlock",
+    throw_warp_error(w, i, mask, "deadlock",
                      "barrier " + std::to_string(id) + " is used with " + std::to_string(count) +
                          " threads while it waits for " + std::to_string(b.expected) + " (0: all)");
   if (b.warps >> w.id & 1)
-    throw_warp_error(w, i, "deadlock",
+    throw_warp_error(w, i, mask, "deadlock",
                      "warp " + std::to_string(w.id) + " arrives twice at barrier " + std::to_string(id) +
                          " before it completes\n" + describe_warps(cta, *w.worker->launch->entry));
   b.counted = counted, b.expected = count;
   b.arrived += kLanes;
   b.warps |= 1u << w.id;
+  race_arrive(w, b);
   if (wait) {
     b.waiting |= 1u << w.id;
     b.red_pc[w.id] = i.index;
@@ -123,7 +124,7 @@ void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wa
     ++w.worker->counters.barrier_waits;
   }
   if (b.counted && b.arrived > b.expected)
-    throw_warp_error(w, i, "deadlock", "more threads arrive at barrier " + std::to_string(id) + " than its count, " +
+    throw_warp_error(w, i, mask, "deadlock", "more threads arrive at barrier " + std::to_string(id) + " than its count, " +
                                            std::to_string(count));
   release_if_complete(cta, b);
 }
@@ -133,6 +134,7 @@ void complete_copies(Warp& w, u32 lane_mask_, const u32* limit) {
   size_t kept = 0;
   for (size_t n = 0; n < w.copies.size(); ++n) {
     PendingCopy& copy = w.copies[n];
+    u32 landed = 0;
     for (u32 left = copy.mask & lane_mask_; left; left &= left - 1) {
       int l = __builtin_ctz(left);
       if (copy.group >= limit[l]) continue;
@@ -140,8 +142,11 @@ void complete_copies(Warp& w, u32 lane_mask_, const u32* limit) {
       std::memcpy(to, reinterpret_cast<const void*>(copy.src[l]), copy.src_bytes[l]);
       std::memset(to + copy.src_bytes[l], 0, static_cast<size_t>(copy.bytes - copy.src_bytes[l]));
       std::memset(cta.smem_state.data() + copy.dst[l], kWritten, copy.bytes);
-      copy.mask &= ~(1u << l);
+      landed |= 1u << l;
     }
+    copy.mask &= ~landed;
+    // Only now does the issuing thread know the bytes: other warps see them after a barrier that follows the wait.
+    if (landed) race_write(w, w.worker->launch->entry->insts[copy.pc], landed, copy.dst, copy.bytes);
     if (copy.mask) {
       if (kept != n) w.copies[kept] = copy;
       ++kept;
@@ -280,6 +285,7 @@ class CtaRunner {
     // Contents of shared memory at start are undefined: fill with what no kernel should rely on.
     std::memset(cta_.smem.data(), 0xcd, cta_.smem.size());
     cta_.smem_state.assign(launch_.smem_bytes, kUnwritten);
+    cta_.race_cells.resize(launch_.smem_bytes / 16 + 1);
     for (BarrierState& b : cta_.barriers) b = BarrierState();
     cta_.live_threads = launch_.threads;
     race_start(cta_);

@@ -16,29 +16,12 @@ void throw_lane_error(Warp& w, const Inst& i, int lane, const char* kind, u64 ad
   throw error;
 }
 
-void throw_warp_error(Warp& w, const Inst& i, const char* kind, const std::string& what) {
+void throw_warp_error(Warp& w, const Inst& i, u32 mask, const char* kind, const std::string& what) {
   SimError error(kind, what);
   error.line = w.worker->launch->entry->lines[i.index];
   error.text = w.worker->launch->entry->texts[i.index];
-  error.thread = static_cast<int>(w.id) * kLanes;
+  error.thread = static_cast<int>(w.id) * kLanes + (mask ? __builtin_ctz(mask) : 0);
   throw error;
-}
-
-bool bytes_written(const u8* state, u32 bytes) {
-  constexpr u64 kOnes = 0x0101010101010101ull;
-  if (bytes == 16) {
-    u64 a, b;
-    std::memcpy(&a, state, 8), std::memcpy(&b, state + 8, 8);
-    return a == kOnes && b == kOnes;
-  }
-  if (bytes == 4) {
-    u32 a;
-    std::memcpy(&a, state, 4);
-    return a == static_cast<u32>(kOnes);
-  }
-  for (u32 k = 0; k < bytes; ++k)
-    if (state[k] != kWritten) return false;
-  return true;
 }
 
 namespace {

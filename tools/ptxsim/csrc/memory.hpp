@@ -11,7 +11,7 @@ enum class Access : u8 { Read, Write, ReadWrite };
 
 [[noreturn]] void throw_lane_error(Warp& w, const Inst& i, int lane, const char* kind, u64 address,
                                    const std::string& what);
-[[noreturn]] void throw_warp_error(Warp& w, const Inst& i, const char* kind, const std::string& what);
+[[noreturn]] void throw_warp_error(Warp& w, const Inst& i, u32 mask, const char* kind, const std::string& what);
 u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access);
 [[noreturn]] void shared_fault(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes);
 
@@ -31,7 +31,27 @@ inline u8* global_ptr(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, 
 }
 
 // All bytes of [offset, offset + bytes) must be kWritten.
-bool bytes_written(const u8* state, u32 bytes);
+inline bool bytes_written(const u8* state, u32 bytes) {
+  constexpr u64 kOnes = 0x0101010101010101ull;
+  if (bytes == 16) {
+    u64 a, b;
+    std::memcpy(&a, state, 8), std::memcpy(&b, state + 8, 8);
+    return a == kOnes && b == kOnes;
+  }
+  if (bytes == 8) {
+    u64 a;
+    std::memcpy(&a, state, 8);
+    return a == kOnes;
+  }
+  if (bytes == 4) {
+    u32 a;
+    std::memcpy(&a, state, 4);
+    return a == static_cast<u32>(kOnes);
+  }
+  for (u32 k = 0; k < bytes; ++k)
+    if (state[k] != kWritten) return false;
+  return true;
+}
 
 inline u8* shared_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes, Access access) {
   check_aligned(w, i, lane, offset, bytes);

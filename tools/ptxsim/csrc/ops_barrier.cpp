@@ -15,14 +15,14 @@ u32 uniform(Warp& w, const Inst& i, u32 slot, u32 m, const char* what) {
   u32 value = p[__builtin_ctz(m)];
   for (u32 left = m; left; left &= left - 1)
     if (p[__builtin_ctz(left)] != value)
-      throw_warp_error(w, i, "deadlock", std::string("lanes of one warp disagree about the ") + what);
+      throw_warp_error(w, i, m, "deadlock", std::string("lanes of one warp disagree about the ") + what);
   return value;
 }
 
 u32 thread_count(Warp& w, const Inst& i, u32 m) {
   if (!i.width[1]) return 0;
   u32 count = uniform(w, i, i.o[2], m, "thread count of a barrier");
-  if (!count) throw_warp_error(w, i, "launch", "a barrier's thread count is 0");
+  if (!count) throw_warp_error(w, i, m, "launch", "a barrier's thread count is 0");
   return count;
 }
 

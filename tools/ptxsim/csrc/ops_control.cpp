@@ -13,8 +13,8 @@ void exec_bra(Warp& w, const Inst& i, u32 m) { branch(w, i, m, i.target); }
 
 void exec_exit(Warp& w, const Inst&, u32 m) { exit_lanes(w, m); }
 
-void exec_trap(Warp& w, const Inst& i, u32) { throw_warp_error(w, i, "trap", "the kernel executed trap"); }
-void exec_brkpt(Warp& w, const Inst& i, u32) { throw_warp_error(w, i, "trap", "the kernel executed brkpt"); }
+void exec_trap(Warp& w, const Inst& i, u32 m) { throw_warp_error(w, i, m, "trap", "the kernel executed trap"); }
+void exec_brkpt(Warp& w, const Inst& i, u32 m) { throw_warp_error(w, i, m, "trap", "the kernel executed brkpt"); }
 
 void exec_nothing(Warp&, const Inst&, u32) {}
 

@@ -80,7 +80,8 @@ u64 extend(u64 raw, Ty type) {
 }
 
 u64 real_to_int(double x, const Form& f) {
-  if (x != x) return 0;
+  // NaN: 0, except that f64 sources and 64-bit destinations give the most negative pattern.
+  if (x != x) return f.from == Ty::F64 || type_bytes(f.to) == 8 ? 1ull << (type_bytes(f.to) * 8 - 1) : 0;
   x = integral_part(x, f.mode);
   int bits = type_bytes(f.to) * 8;
   if (is_signed(f.to)) {

@@ -9,7 +9,7 @@ namespace ptxsim {
 namespace {
 
 void check_whole_warp(Warp& w, const Inst& i, u32 m) {
-  if (m != kFullMask) throw_warp_error(w, i, "deadlock", "executed by lanes " + hex(m) + " only: .aligned needs the whole warp");
+  if (m != kFullMask) throw_warp_error(w, i, m, "deadlock", "executed by lanes " + hex(m) + " only: .aligned needs the whole warp");
 }
 
 // Row pointers of every matrix; vec: matrices.
@@ -27,8 +27,8 @@ void rows(Warp& w, const Inst& i, Access access, u8** out) {
     out[l] = shared_ptr(w, i, static_cast<int>(l), address, 16, access);
   }
   u32 mask = used == 32 ? kFullMask : (1u << used) - 1;
-  if (access == Access::Read) race_read(w, i, mask, out, 16);
-  else race_write(w, i, mask, out, 16);
+  if (access == Access::Read) race_read(w, i, mask, offsets, 16);
+  else race_write(w, i, mask, offsets, 16);
   if (w.worker->launch->stats)
     w.worker->counters.shared_access(access == Access::Read ? SharedPort::Ldmatrix : SharedPort::Stmatrix, offsets, mask, 16);
 }

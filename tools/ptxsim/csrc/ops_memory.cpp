@@ -25,9 +25,11 @@ bool take_cache_hints(Decoding& d) {
   return d.take("L2::cache_hint");
 }
 
-void take_ordering(Decoding& d) {
-  for (const char* mod : {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys", "mmio"})
-    d.take(mod);
+bool take_ordering(Decoding& d) {
+  bool ordered = false;
+  for (const char* mod : {"volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"}) ordered = d.take(mod) || ordered;
+  for (const char* mod : {"weak", "cta", "cluster", "gpu", "sys"}) d.take(mod);
+  return ordered;
 }
 
 u32 address_slot(Decoding& d, const Operand& op, Space* space, u8* width) {
@@ -61,7 +63,8 @@ void lane_addresses(const Warp& w, const Inst& i, u32 slot, u8 width, i64 offset
 
 namespace {
 
-// o[0]: address slot; width[0]: address bits; width[1]: register bits of the data; sub: signed; ext: data slots.
+// o[0]: address slot; width[0]: address bits; width[1]: register bits of the data; sub: signed; ext: data slots;
+// pneg: the access is ordered (volatile, relaxed, ...).
 template <Space kSpace>
 void count_access(Warp& w, const Inst& i, const u64* addresses, u32 m, bool write) {
   if (!w.worker->launch->stats) return;
@@ -88,18 +91,75 @@ void count_access(Warp& w, const Inst& i, const u64* addresses, u32 m, bool writ
   }
 }
 
+template <u32 kBytes>
+bool all_written(const u8* state, const u32* offsets, u32 m) {
+  bool ok = true;
+  for (u32 left = m; left; left &= left - 1) ok &= bytes_written(state + offsets[__builtin_ctz(left)], kBytes);
+  return ok;
+}
+
+bool all_written(const u8* state, const u32* offsets, u32 m, u32 bytes) {
+  switch (bytes) {
+    case 4: return all_written<4>(state, offsets, m);
+    case 8: return all_written<8>(state, offsets, m);
+    case 16: return all_written<16>(state, offsets, m);
+    default:
+      for (u32 left = m; left; left &= left - 1)
+        if (!bytes_written(state + offsets[__builtin_ctz(left)], bytes)) return false;
+      return true;
+  }
+}
+
+// Shared memory, all lanes at once; shared_ptr repeats the checks lane by lane when one of them fails.
+void resolve_shared(Warp& w, const Inst& i, u32 m, Access access, const u64* addresses, u8** pointers) {
+  Cta& cta = *w.cta;
+  const u32 bytes = static_cast<u32>(i.bytes) * i.vec;
+  const u64 size = cta.smem.size();
+  u32 offsets[kLanes];
+  u64 bad = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    u64 wrong = (addresses[l] & (bytes - 1)) | (addresses[l] + bytes > size || addresses[l] > size ? 1u : 0u);
+    bad |= (m >> l & 1) ? wrong : 0;
+    offsets[l] = static_cast<u32>(addresses[l]);
+    pointers[l] = cta.smem.data() + offsets[l];
+  }
+  bool read = access == Access::Read;
+  if (bad || (read && w.worker->launch->check_init && !all_written(cta.smem_state.data(), offsets, m, bytes)))
+    for (u32 left = m; left; left &= left - 1) shared_ptr(w, i, __builtin_ctz(left), addresses[__builtin_ctz(left)], bytes, access);
+  if (!read)
+    for (u32 left = m; left; left &= left - 1) std::memset(cta.smem_state.data() + offsets[__builtin_ctz(left)], kWritten, bytes);
+  if (i.pneg) return;  // ordered accesses (volatile, relaxed, ...) are synchronization, not data
+  if (read) race_read(w, i, m, offsets, bytes);
+  else race_write(w, i, m, offsets, bytes);
+}
+
+void resolve_mixed(Warp& w, const Inst& i, u32 m, Access access, const u64* addresses, u8** pointers) {
+  u32 shared = 0, offsets[kLanes] = {}, bytes = static_cast<u32>(i.bytes) * i.vec;
+  for (u32 left = m; left; left &= left - 1) {
+    int l = __builtin_ctz(left);
+    u64 address = addresses[l];
+    if (resolve_generic(&address) == Space::Shared) shared |= 1u << l, offsets[l] = static_cast<u32>(address);
+    pointers[l] = space_ptr(w, i, l, Space::Generic, addresses[l], bytes, access);
+  }
+  if (!shared || i.pneg) return;
+  if (access == Access::Read) race_read(w, i, shared, offsets, bytes);
+  else race_write(w, i, shared, offsets, bytes);
+}
+
 template <Space kSpace>
 void resolve(Warp& w, const Inst& i, u32 m, Access access, u8** pointers) {
   u64 addresses[kLanes];
   lane_addresses(w, i, i.o[0], i.width[0], i.imm, addresses);
   u32 bytes = static_cast<u32>(i.bytes) * i.vec;
-  for (u32 left = m; left; left &= left - 1) {
-    int l = __builtin_ctz(left);
-    pointers[l] = space_ptr(w, i, l, kSpace, addresses[l], bytes, access);
-  }
-  if constexpr (kSpace == Space::Shared || kSpace == Space::Generic) {
-    if (access == Access::Read) race_read(w, i, m, pointers, bytes);
-    else race_write(w, i, m, pointers, bytes);
+  if constexpr (kSpace == Space::Shared) {
+    resolve_shared(w, i, m, access, addresses, pointers);
+  } else if constexpr (kSpace == Space::Generic) {
+    resolve_mixed(w, i, m, access, addresses, pointers);
+  } else {
+    for (u32 left = m; left; left &= left - 1) {
+      int l = __builtin_ctz(left);
+      pointers[l] = space_ptr(w, i, l, kSpace, addresses[l], bytes, access);
+    }
   }
   count_access<kSpace>(w, i, addresses, m, access == Access::Write);
 }
@@ -163,7 +223,7 @@ void exec_ld_param(Warp& w, const Inst& i, u32 m) {
   u64 offset = static_cast<u64>(i.imm);
   u32 bytes = static_cast<u32>(i.bytes) * i.vec;
   if (offset + bytes > launch.entry->param_bytes || offset % bytes)
-    throw_warp_error(w, i, "memory", "parameter byte " + std::to_string(offset) + " is outside the " +
+    throw_warp_error(w, i, m, "memory", "parameter byte " + std::to_string(offset) + " is outside the " +
                                          std::to_string(launch.entry->param_bytes) + " B of parameters or misaligned");
   for (u32 k = 0; k < i.vec; ++k) {
     u64 value = 0;
@@ -227,7 +287,7 @@ void data_operands(Decoding& d, const Operand& op, Ty type, bool load) {
 void decode_ld_st(Decoding& d) {
   bool load = d.raw.opcode != "st";
   Space space;
-  take_ordering(d);
+  d.inst.pneg = take_ordering(d);
   take_space_suffix(d, &space);
   bool hint = take_cache_hints(d);
   d.take("unified");

@@ -52,7 +52,7 @@ void store_accumulator(const Warp& w, const u32* slots, bool half, const float (
 // ext: D, A, B, C slots. vec: A registers (B has half as many); sub bit 0: C is f16, bit 1: D is f16.
 template <class A, class B>
 void exec_mma(Warp& w, const Inst& i, u32 m) {
-  if (m != kFullMask) throw_warp_error(w, i, "deadlock", "mma.sync.aligned executed by lanes " + hex(m) + " only");
+  if (m != kFullMask) throw_warp_error(w, i, m, "deadlock", "mma.sync.aligned executed by lanes " + hex(m) + " only");
   static_assert(A::p == B::p, "operands of one width");
   constexpr int kPanel = 4 * A::p;  // columns of a panel
   bool c_half = i.sub & 1, d_half = i.sub & 2;
@@ -78,7 +78,7 @@ void exec_mma(Warp& w, const Inst& i, u32 m) {
 // Integer tiles: s8/u8 inputs, s32 accumulator (wrapping).
 template <class A, class B>
 void exec_imma(Warp& w, const Inst& i, u32 m) {
-  if (m != kFullMask) throw_warp_error(w, i, "deadlock", "mma.sync.aligned executed by lanes " + hex(m) + " only");
+  if (m != kFullMask) throw_warp_error(w, i, m, "deadlock", "mma.sync.aligned executed by lanes " + hex(m) + " only");
   const u32* a_slots = i.ext + 4;
   const u32* b_slots = a_slots + i.vec;
   const u32* c_slots = b_slots + i.vec / 2;

@@ -31,7 +31,7 @@ typedef struct {
   int32_t schedule;       // 0 round robin, 1 seeded random warp interleaving
   int32_t async_mode;     // 0 as late as the ISA allows, 1 seeded random point
   uint64_t step_budget;   // warp instructions per launch, 0 = default (large)
-  uint32_t check_flags;   // bit0 memory bounds, bit1 shared initialized bits; default 3
+  uint32_t check_flags;   // bit0 memory bounds, bit1 shared initialized bits, bit2 no shared race check; default 3
   uint32_t collect_stats; // 0/1
 } ptxsim_launch_config;
 

@@ -53,10 +53,17 @@ struct Warp {
   u8* local = nullptr;   // 32 frames of Entry::local_bytes
   std::vector<PendingCopy> copies;
   u32 copy_group[kLanes] = {};  // number of the open cp.async group
-  u32 race_clock[kLanes] = {};
+  u32 known_times[kLanes] = {}; // race.cpp: latest time of each warp whose accesses precede what this one does
 
   u32* r32(u32 slot) const { return regs + slot; }
   u64* r64(u32 slot) const { return reinterpret_cast<u64*>(regs + slot); }
+};
+
+// What race.cpp remembers of 16 bytes of shared memory.
+struct RaceCell {
+  u32 write_time = 0, read_time = 0, readers = 0, write_pc = 0, read_pc = 0;
+  u16 write_bytes = 0, read_bytes = 0;
+  u8 writer = 0;
 };
 
 struct BarrierState {
@@ -67,6 +74,7 @@ struct BarrierState {
   u32 waiting = 0;          // bit per warp that waits
   u32 red_pc[kLanes] = {};  // bar.red instruction of each waiting warp
   u32 red_and = 1, red_or = 0, red_popc = 0;
+  u32 times[kLanes] = {};   // race.cpp: what the arrived warps have published
 };
 
 struct Cta {
@@ -77,6 +85,8 @@ struct Cta {
   std::vector<u32> reg_storage, pred_storage;
   std::vector<u8> local_storage;
   BarrierState barriers[16];
+  std::vector<RaceCell> race_cells;
+  u32 race_time = 0;
   u32 live_threads = 0;
 };
 
@@ -91,7 +101,7 @@ struct Launch {
   std::vector<Allocation> allocations;  // sorted by base
   u32 smem_bytes = 0, threads = 0, num_warps = 0;
   u64 num_ctas = 0;
-  bool check_bounds = true, check_init = true, random_schedule = false, random_async = false, stats = false;
+  bool check_bounds = true, check_init = true, check_races = true, random_schedule = false, random_async = false, stats = false;
   std::atomic<u64> next_cta{0};
   std::atomic<i64> budget{0};
   std::atomic<bool> abort{false};

@@ -17,19 +17,26 @@ constexpr const char* kClassNames[] = {
 constexpr const char* kPortNames[] = {"ld", "st", "ldmatrix", "stmatrix", "cp_async"};
 constexpr int kBanks = 32;
 
-u32 group_wavefronts(const u32* offsets, u32 mask, u32 bytes, int first, int last) {
-  u32 words[kBanks][kLanes * 2];
-  u32 used[kBanks] = {};
-  u32 most = 0;
+// Accesses are aligned to their size, so a group's banks form 128/unit columns of one unit each.
+u32 group_wavefronts(const u32* offsets, u32 mask, u32 unit, int first, int last) {
+  u32 columns = 128 / unit, shift = static_cast<u32>(__builtin_ctz(unit));
+  u32 held[kBanks], seen = 0;
+  bool clash = false;
   for (int lane = first; lane < last; ++lane) {
     if (!(mask >> lane & 1)) continue;
-    for (u32 word = offsets[lane] / 4; word <= (offsets[lane] + bytes - 1) / 4; ++word) {
-      u32 bank = word % kBanks, n = used[bank];
-      bool known = false;
-      for (u32 i = 0; i < n && !known; ++i) known = words[bank][i] == word;
-      if (!known) words[bank][used[bank]++] = word;
-      most = std::max(most, used[bank]);
-    }
+    u32 id = offsets[lane] >> shift, column = id & (columns - 1);
+    if (!(seen >> column & 1)) seen |= 1u << column, held[column] = id;
+    else clash = clash || held[column] != id;
+  }
+  if (!clash) return seen ? 1 : 0;
+  u32 ids[kBanks][kLanes], used[kBanks] = {}, most = 0;
+  for (int lane = first; lane < last; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    u32 id = offsets[lane] >> shift, column = id & (columns - 1);
+    bool known = false;
+    for (u32 k = 0; k < used[column] && !known; ++k) known = ids[column][k] == id;
+    if (!known) ids[column][used[column]++] = id;
+    most = std::max(most, used[column]);
   }
   return most;
 }
@@ -41,9 +48,10 @@ std::string field(const char* key, u64 value) { return json_quote(key) + ":" + s
 const char* class_name(Cls cls) { return kClassNames[static_cast<int>(cls)]; }
 
 void Counters::shared_access(SharedPort port, const u32* offsets, u32 mask, u32 bytes) {
-  int group = bytes <= 4 ? kLanes : static_cast<int>(128 / bytes);
+  u32 unit = bytes < 4 ? 4 : bytes;
+  int group = static_cast<int>(128 / unit);
   for (int first = 0; first < kLanes; first += group) {
-    u32 wavefronts = group_wavefronts(offsets, mask, bytes, first, first + group);
+    u32 wavefronts = group_wavefronts(offsets, mask, unit, first, first + group);
     shared_wavefronts[static_cast<int>(port)] += wavefronts;
     if (wavefronts > 1) shared_conflicts[static_cast<int>(port)] += wavefronts - 1;
   }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Happens-before with one vector clock per warp. Times are drawn from one counter per CTA slot that never restarts, so
+// cells of an earlier CTA are older than anything the next one knows and need no clearing. Shared memory is watched in
+// granules of 16 bytes with byte masks; a granule remembers its last writer and the readers of one time. Forgetting
+// older ones can miss a race, never invent one.
+//
+// A warp's own time advances at every barrier it arrives at. Waiters of one barrier continue with a common new time,
+// so that their reads share a cell.
+#include "race.hpp"
+
+#include <algorithm>
+
+#include "memory.hpp"
+
+namespace ptxsim {
+namespace {
+
+[[noreturn]] void report(Warp& w, const Inst& i, int lane, u32 offset, const char* mine, u32 other, const char* theirs, u32 pc) {
+  const Entry& entry = *w.worker->launch->entry;
+  throw_lane_error(w, i, lane, "race", offset,
+                   "shared memory at byte " + std::to_string(offset) + ": warp " + std::to_string(w.id) + " " + mine +
+                       " it, warp " + std::to_string(other) + " " + theirs + " it at PTX line " +
+                       std::to_string(entry.lines[pc]) + " (" + entry.texts[pc] + "), and no barrier orders the two");
+}
+
+struct Piece {
+  RaceCell* cell;
+  u16 bytes;
+};
+
+inline int split(Cta& cta, u32 offset, u32 bytes, Piece* out) {
+  u32 end = offset + bytes;
+  int n = 0;
+  for (u32 at = offset; at < end; ++n) {
+    u32 next = std::min(end, (at | 15) + 1);
+    out[n] = {&cta.race_cells[at / 16], static_cast<u16>(((1u << (next - at)) - 1) << (at % 16))};
+    at = next;
+  }
+  return n;
+}
+
+// A write of another warp that w does not know of.
+inline bool unseen_write(const RaceCell& c, const u32* known, u32 self, u16 bytes) {
+  return c.write_time > known[c.writer] && c.writer != self && (c.write_bytes & bytes);
+}
+
+}  // namespace
+
+void race_start(Cta& cta) {
+  u32 start = cta.race_time + 1;
+  cta.race_time = start + 1;
+  for (Warp& w : cta.warps) {
+    std::fill(w.known_times, w.known_times + kLanes, start);
+    w.known_times[w.id] = cta.race_time;
+  }
+}
+
+void race_arrive(Warp& w, BarrierState& b) {
+  for (int u = 0; u < kLanes; ++u) b.times[u] = std::max(b.times[u], w.known_times[u]);
+  w.known_times[w.id] = ++w.cta->race_time;
+}
+
+void race_release(Cta& cta, BarrierState& b, u32 waiters) {
+  u32 now = ++cta.race_time;
+  for (Warp& w : cta.warps) {
+    if (!(waiters >> w.id & 1)) continue;
+    for (int u = 0; u < kLanes; ++u) w.known_times[u] = std::max(w.known_times[u], b.times[u]);
+    w.known_times[w.id] = now;
+  }
+}
+
+void race_read(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) {
+  if (!w.worker->launch->check_races) return;
+  const u32* known = w.known_times;
+  const u32 self = w.id, now = known[self];
+  Piece pieces[4];
+  for (u32 left = mask; left; left &= left - 1) {
+    int l = __builtin_ctz(left);
+    int n = split(*w.cta, offsets[l], bytes, pieces);
+    for (int k = 0; k < n; ++k) {
+      RaceCell& c = *pieces[k].cell;
+      if (__builtin_expect(unseen_write(c, known, self, pieces[k].bytes), 0))
+        report(w, i, l, offsets[l], "reads", c.writer, "writes", c.write_pc);
+      if (c.read_time == now) {
+        c.readers |= 1u << self, c.read_bytes |= pieces[k].bytes;
+      } else if (c.read_time < now) {
+        c.read_time = now, c.readers = 1u << self, c.read_bytes = pieces[k].bytes, c.read_pc = i.index;
+      }
+    }
+  }
+}
+
+void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) {
+  if (!w.worker->launch->check_races) return;
+  const u32* known = w.known_times;
+  const u32 self = w.id, now = known[self];
+  Piece pieces[4];
+  for (u32 left = mask; left; left &= left - 1) {
+    int l = __builtin_ctz(left);
+    int n = split(*w.cta, offsets[l], bytes, pieces);
+    for (int k = 0; k < n; ++k) {
+      RaceCell& c = *pieces[k].cell;
+      u16 bits = pieces[k].bytes;
+      if (__builtin_expect(unseen_write(c, known, self, bits), 0))
+        report(w, i, l, offsets[l], "writes", c.writer, "writes", c.write_pc);
+      if (c.read_bytes & bits)
+        for (u32 others = c.readers & ~(1u << self); others; others &= others - 1) {
+          u32 u = static_cast<u32>(__builtin_ctz(others));
+          if (c.read_time > known[u]) report(w, i, l, offsets[l], "writes", u, "reads", c.read_pc);
+        }
+      if (c.write_time == now && c.writer == self) c.write_bytes |= bits;
+      else c.write_time = now, c.writer = static_cast<u8>(self), c.write_bytes = bits;
+      c.write_pc = i.index;
+    }
+  }
+}
+
+}  // namespace ptxsim
