@@ -39,8 +39,21 @@ struct FwdParams {
   int32_t head_dim_v;
   int32_t num_m_blocks;  // ceil(seqlen_q / kBlockM): the launcher's and the kernel's tile count agree by construction
 
-  float softmax_scale;
-  float softmax_scale_log2;  // softmax_scale * log2(e)
+  // softmax_scale, split by set_softmax_scale: the kernels assume a positive factor and fold its sign into q.
+  float scale_log2;         // |softmax_scale| * log2(e), > 0
+  float rescale_threshold;  // kRescaleLog2 / scale_log2: in units of the unscaled score
+  int32_t q_sign;           // -1, 0 or 1
 };
+
+// A running maximum may lag behind by this much (log2) before the output accumulator is rescaled: weights stay <= 256.
+static constexpr float kRescaleLog2 = 8.f;
+
+// Any finite scale is legal: a negative one flips q, zero makes every score 0 (softmax over equal scores).
+inline void set_softmax_scale(FwdParams& params, float softmax_scale) {
+  float const magnitude = softmax_scale < 0.f ? -softmax_scale : softmax_scale;
+  params.q_sign = softmax_scale < 0.f ? -1 : softmax_scale > 0.f ? 1 : 0;
+  params.scale_log2 = softmax_scale == 0.f ? 1.f : magnitude * 1.44269504088896341f;
+  params.rescale_threshold = kRescaleLog2 / params.scale_log2;
+}
 
 }  // namespace attnsmith
