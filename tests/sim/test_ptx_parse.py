@@ -52,7 +52,8 @@ def test_text_that_is_no_ptx(text: str) -> None:
 
 
 UNSUPPORTED = ["frobnicate.u32 %r0, %t;", "tex.1d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [tex0, {%f4}];",
-               "add.rn.wobbly.f32 %f0, %f1, %f2;", "tcgen05.wait::ld.sync.aligned;", "suld.b.1d.b32.trap {%r0}, [surf, {%r1}];"]  # fmt: skip
+               "add.rn.wobbly.f32 %f0, %f1, %f2;", "tcgen05.wait::ld.sync.aligned;",
+               "suld.b.1d.b32.trap {%r0}, [surf, {%r1}];"]  # fmt: skip
 
 
 @pytest.mark.parametrize("instruction", UNSUPPORTED)
@@ -121,7 +122,8 @@ def test_cli_lists_entries(tmp_path: Path) -> None:
     assert code == 0
     assert facts["target"] == "sm_80"
     assert facts["entries"][0]["name"] == "k"
-    assert facts["entries"][0]["params"] == [{"name": "p_out", "size": 8, "align": 8}]
+    (parameter,) = facts["entries"][0]["params"]
+    assert (parameter["name"], parameter["size"], parameter["align"]) == ("p_out", 8, 8)
     assert facts["entries"][0]["instructions"] == 6
     assert facts["unsupported"] == []
 

@@ -63,6 +63,7 @@ def pack(
     if len(args) != len(parameters):
         names = ", ".join(f"{p['name']} ({p['size']} B)" for p in parameters) or "none"
         raise _refuse(kernel, f"{len(args)} arguments", f"{len(parameters)}: {names}")
+    args = [_plain(value) for value in args]
     packed = bytearray(total)
     allocations = []
     for parameter, offset, value in zip(parameters, _offsets(parameters), args, strict=True):
@@ -90,6 +91,12 @@ def merge(allocations: Iterable[Allocation]) -> list[Allocation]:
         name = last.name if item.name == last.name else f"{last.name} / {item.name}"
         merged[-1] = Allocation(last.address, end - last.address, name, last.is_writable or item.is_writable)
     return merged
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as a Python number; anything else as it is."""
+    is_numpy_scalar = hasattr(value, "__array_interface__") and not hasattr(value, "ctypes")
+    return value.item() if is_numpy_scalar else value
 
 
 def _offsets(parameters: Sequence[Mapping[str, Any]]) -> list[int]:
