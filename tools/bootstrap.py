@@ -88,13 +88,20 @@ def write_state(venv: Path, checkout: Path, extra: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last non-empty line of a log, shortened to one terminal line."""
+    """The last non-empty line of a log, shortened to fit one terminal line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:100] if lines else ""
+    return lines[-1][:80] if lines else ""
 
 
-def run_logged(command: Sequence[str], log: Path, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
-    """Run a command with its output in `log`; a line every `heartbeat` seconds says that it is alive.
+def packages_in(venv: Path) -> str:
+    """How many packages an environment holds: pip's log is silent while it unpacks one after the other."""
+    return f"{len(list(venv.glob('lib/python*/site-packages/*.dist-info'))):3d} packages in place"
+
+
+def run_logged(
+    command: Sequence[str], log: Path, *, heartbeat: float = HEARTBEAT_SECONDS, detail: Callable[[], str] = str
+) -> None:
+    """Run a command with its output in `log`; a line every `heartbeat` seconds, with `detail`, says that it is alive.
 
     Raises:
         BootstrapError: the command failed; the message ends with the last lines of the log.
@@ -107,7 +114,7 @@ def run_logged(command: Sequence[str], log: Path, *, heartbeat: float = HEARTBEA
                 code = process.wait(timeout=heartbeat)
                 break
             except subprocess.TimeoutExpired:
-                say(f"      {time.monotonic() - start:4.0f} s  {last_line(log)}")
+                say(f"      {time.monotonic() - start:4.0f} s  {detail()}  {last_line(log)}")
     if code != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
         raise BootstrapError(f"{' '.join(command)} exited with {code}. Its last lines (all of them: {log}):\n{tail}")
@@ -145,7 +152,7 @@ def install(venv: Path, checkout: Path, extra: str, plan: Plan, run: Callable[..
     target = f"{checkout}[{extra}]" if extra else str(checkout)
     if plan.dependencies:
         say(f"[2/3] installing attnsmith[{extra}] and what it needs: PyTorch with CUDA is about 6 GB on disk")
-        run([*pip, "--editable", target], log)
+        run([*pip, "--editable", target], log, detail=lambda: packages_in(venv))
     elif plan.relink:
         say("[2/3] pointing the environment at this checkout")
         isolation = ["--no-build-isolation"] if has_setuptools(python) else []

@@ -77,7 +77,7 @@ def test_interrupted_creation_is_repeated(checkout: Path, venv: Path) -> None:
 
 
 def test_failed_install_is_not_recorded(checkout: Path, venv: Path) -> None:
-    def fail(command: list[str], log: Path) -> None:
+    def fail(command: list[str], log: Path, **_: object) -> None:
         raise bootstrap.BootstrapError("pip failed")
 
     plan = bootstrap.make_plan(venv, checkout, "demo")
@@ -89,7 +89,7 @@ def test_failed_install_is_not_recorded(checkout: Path, venv: Path) -> None:
 def test_install_passes_one_target_argument_even_with_spaces(checkout: Path, venv: Path) -> None:
     commands: list[list[str]] = []
     plan = bootstrap.make_plan(venv, checkout, "demo")
-    bootstrap.install(venv, checkout, "demo", plan, run=lambda command, log: commands.append(command))
+    bootstrap.install(venv, checkout, "demo", plan, run=lambda command, log, **_: commands.append(command))
     assert commands[-1][-2:] == ["--editable", f"{checkout}[demo]"]
     assert json.loads((venv / bootstrap.STATE_FILE).read_text())["extras"] == ["demo"]
 
@@ -102,8 +102,15 @@ def test_failure_shows_the_command_and_the_end_of_its_log(tmp_path: Path) -> Non
 
 def test_heartbeat_shows_what_a_silent_step_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = "import time; print('Collecting torch', flush=True); time.sleep(0.6)"
-    bootstrap.run_logged([sys.executable, "-c", script], tmp_path / "log", heartbeat=0.25)
-    assert "Collecting torch" in capsys.readouterr().out
+    bootstrap.run_logged([sys.executable, "-c", script], tmp_path / "log", heartbeat=0.25, detail=lambda: "12 packages")
+    shown = capsys.readouterr().out
+    assert "Collecting torch" in shown and "12 packages" in shown
+
+
+def test_packages_are_counted(venv: Path) -> None:
+    for name in ("torch-2.14.1", "click-8.5.1"):
+        (venv / "lib" / "python3.11" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
+    assert bootstrap.packages_in(venv).strip() == "2 packages in place"
 
 
 def test_it_runs_as_a_script_beside_modules_named_like_the_standard_library() -> None:
