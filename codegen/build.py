@@ -194,14 +194,19 @@ class _Job:
 
 
 @contextlib.contextmanager
-def held_lock(cache: DirectoryCache, digest: str) -> Iterator[None]:
-    """The cache's lock, or none where it cannot be had: then two processes may compile the same kernel, harmlessly."""
+def held_lock(cache: DirectoryCache, digest: str, timeout: float = 900.0) -> Iterator[bool]:
+    """Yields True with the cache's lock held, False with a warning where it cannot be had within `timeout` seconds.
+
+    Without it two processes may build the same entry, which costs time only: publishing is safe.
+    """
     with contextlib.ExitStack() as stack:
+        is_held = True
         try:
-            stack.enter_context(cache.lock(digest))
+            stack.enter_context(cache.lock(digest, timeout))
         except CacheError as error:
             _LOG.warning("%s (continuing without a lock)", error)
-        yield
+            is_held = False
+        yield is_held
 
 
 def _compile_and_store(job: _Job, cache: KernelCache, progress: Progress | None) -> BuiltKernel:

@@ -48,6 +48,9 @@ KERNELS_PER_UNIT = 4
 NVCC_FLAGS: tuple[str, ...] = ("-std=c++17", "-DNDEBUG", "--expt-relaxed-constexpr", "-diag-suppress=177")
 """Of every translation unit."""
 
+LOCK_SECONDS = 6 * 3600.0
+"""How long to wait for another process that builds the same library."""
+
 PTXAS_FLAGS: tuple[str, ...] = ("-v",)
 """Of every cubin."""
 
@@ -133,16 +136,18 @@ def build_library(
     toolchain = find_aot_toolchain()
     sources = {spec.name: render(spec) for spec in specs}
     digest = library_digest(sources, target, toolchain.versions, include_dir(), [*NVCC_FLAGS, *PTXAS_FLAGS])
-    with held_lock(cache.libraries, digest):
+    with held_lock(cache.libraries, digest, LOCK_SECONDS) as is_held:
         entry = cache.libraries.load(digest)
         if entry is not None:
             return Path(entry.directory / LIBRARY_FILE)
-        with _work_folder(cache.libraries, digest) as (folder, is_in_cache):
+        with _work_folder(cache.libraries, digest, is_held) as (folder, is_in_cache):
             build = _Build(specs, target, sources, toolchain, folder, jobs, progress)
             try:
                 built = build.run()
             except CompileError as error:
                 raise keep_failure(error, cache.libraries, f"library-{target}-{digest[:12]}") from error
+            except OSError as error:
+                raise _no_space(folder, error) from error
             return _published(build, built, digest, cache) if is_in_cache else built
 
 
@@ -156,10 +161,11 @@ def _checked(specs: Sequence[KernelSpec], target: str) -> list[KernelSpec]:
 
 
 @contextlib.contextmanager
-def _work_folder(cache: DirectoryCache, digest: str) -> Iterator[tuple[Path, bool]]:
-    """The build's folder, and whether it is on the cache's file system. It survives a failed build, which resumes."""
+def _work_folder(cache: DirectoryCache, digest: str, is_held: bool) -> Iterator[tuple[Path, bool]]:
+    """The build's folder, and whether it is the cache's. That one survives a failed build, which is resumed."""
+    is_in_cache = is_held
     try:
-        folder, is_in_cache = cache.resumable_folder(digest), True
+        folder = cache.resumable_folder(digest) if is_held else Path(tempfile.mkdtemp(prefix="attnsmith-"))
     except CacheError as error:
         _LOG.warning("%s (the library stays in a temporary folder)", error)
         folder, is_in_cache = Path(tempfile.mkdtemp(prefix="attnsmith-")), False
@@ -171,6 +177,15 @@ def _work_folder(cache: DirectoryCache, digest: str) -> Iterator[tuple[Path, boo
         raise
     if is_in_cache:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_space(folder: Path, error: OSError) -> CacheError:
+    return CacheError(
+        asked=f"build a library in {folder}",
+        got=str(error),
+        allowed="a writable folder with free space",
+        do="Free space (attnsmith clean), or set ATTNSMITH_CACHE_DIR to another folder.",
+    )
 
 
 def _published(build: _Build, built: Path, digest: str, cache: KernelCache) -> Path:

@@ -73,9 +73,20 @@ def test_jobs_by_tasks_cores_and_memory(
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: 1 kB\nMemAvailable: {int(available_gb * 1e9 / 1024)} kB\n")
     monkeypatch.setattr(jobs.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert jobs.default_jobs(num_tasks, 2_500_000_000, meminfo) == expected
+    assert jobs.default_jobs(num_tasks, 2_500_000_000, meminfo, tmp_path / "no cgroup") == expected
 
 
 def test_jobs_where_memory_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.os, "sched_getaffinity", lambda _: {0, 1})
-    assert jobs.default_jobs(9, 10**12, tmp_path / "absent") == 2
+    assert jobs.default_jobs(9, 10**12, tmp_path / "absent", tmp_path / "absent") == 2
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemAvailable: 1000000 kB\n")
+    (tmp_path / "memory.max").write_text("600000000\n")
+    (tmp_path / "memory.current").write_text("300000000\n")
+    (tmp_path / "memory.stat").write_text("anon 100000000\ninactive_file 200000000\n")
+    assert jobs.available_bytes(meminfo, tmp_path) == 500_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert jobs.available_bytes(meminfo, tmp_path) == 1_024_000_000
