@@ -163,7 +163,10 @@ def register_breakdown(spec: KernelSpec) -> dict[str, int]:
 
 
 def register_estimate(spec: KernelSpec) -> int:
-    """Estimated 32-bit registers per thread; the sum of `register_breakdown`."""
+    """Planned 32-bit registers per thread; the sum of `register_breakdown`.
+
+    A necessary condition, used to refuse tiles that must spill. What ptxas really took is in `attnsmith inspect`.
+    """
     return sum(register_breakdown(spec).values())
 
 
