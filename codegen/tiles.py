@@ -54,7 +54,7 @@ ROWS: dict[tuple[str, int], tuple[TileRow, ...]] = {
         _row(64, 128, 4, 1, "at most 64 queries: half the rows of the 128-row tile would be padding", short=True),
     ),
     (BIG_SMEM, 64): (
-        _row(128, 128, 4, 1, "S 128 + O 64 registers: the widest S tile that 255 per thread can hold; 48 KB, 2 CTAs per SM"),
+        _row(128, 128, 4, 1, "S 128 + O 64 registers: the widest S tile that 255 per thread can hold; 48 KB"),
         _row(128, 64, 4, 2, "same 48 KB as two stages of half the keys: the next K and V arrive one iteration earlier"),
         _row(64, 64, 4, 1, "at most 64 queries: no padded rows, and 24 KB keeps more CTAs resident", short=True),
     ),
