@@ -75,6 +75,9 @@ std::string describe(const Module& m) {
   return out + "],\"unsupported\":[" + missing + "]}";
 }
 
+// Ends a kernel that spins forever within minutes; the largest forward problems take a twentieth of it.
+constexpr u64 kDefaultBudget = 20'000'000'000ull;
+
 const Entry& find_entry(const Module& m, const char* kernel) {
   std::string names;
   for (const Entry& e : m.entries) {
@@ -99,15 +102,17 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
   validate_launch(m, entry, *device, config, param_size);
   Launch run;
   run.module = &m, run.entry = &entry, run.config = config, run.device = device;
-  run.params.assign(entry.param_bytes + 64, 0);
-  if (param_size) std::memcpy(run.params.data(), params, param_size);
+  run.param_storage.assign(entry.param_bytes + 128, 0);
+  run.params = run.param_storage.data();
+  run.params += (128 - reinterpret_cast<uintptr_t>(run.params) % 128) % 128;
+  if (param_size) std::memcpy(run.params, params, param_size);
   for (size_t k = 0; k < num_allocations; ++k)
     run.allocations.push_back({allocations[k].base, allocations[k].bytes,
                                allocations[k].name ? allocations[k].name : "allocation " + std::to_string(k),
                                allocations[k].writable != 0});
   for (const GlobalVariable& g : m.globals)
     run.allocations.push_back({reinterpret_cast<u64>(g.data), g.bytes, g.name, g.writable});
-  run.allocations.push_back({reinterpret_cast<u64>(run.params.data()), entry.param_bytes, "kernel parameters", false});
+  run.allocations.push_back({reinterpret_cast<u64>(run.params), entry.param_bytes, "kernel parameters", false});
   std::stable_sort(run.allocations.begin(), run.allocations.end(),
                    [](const Allocation& a, const Allocation& b) { return a.base < b.base; });
   run.threads = config.block[0] * config.block[1] * config.block[2];
@@ -118,7 +123,8 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
   run.check_races = !(config.check_flags & 4);
   run.random_schedule = config.schedule == 1, run.random_async = config.async_mode == 1;
   run.stats = config.collect_stats != 0;
-  run.budget = config.step_budget ? static_cast<i64>(config.step_budget) : i64(1) << 60;
+  if (!run.config.step_budget) run.config.step_budget = kDefaultBudget;
+  run.budget = static_cast<i64>(run.config.step_budget);
   Counters counters;
   double seconds = 0;
   run_launch(&run, &counters, &seconds);

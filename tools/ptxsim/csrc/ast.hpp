@@ -60,12 +60,19 @@ struct Label {
   u32 index = 0;  // instruction that follows
 };
 
+struct TargetList {  // name: .branchtargets a, b, ...;
+  std::string name;
+  int scope = 0;
+  std::vector<std::string> labels;
+};
+
 struct RawEntry {
   std::string name;
   std::vector<Param> params;
   std::vector<RegDecl> regs;
   std::vector<Variable> variables;  // declared inside the body
   std::vector<Label> labels;
+  std::vector<TargetList> target_lists;
   std::vector<int> scope_parent;    // scope 0 is the body
   std::vector<RawInst> insts;
   u32 maxntid[3] = {0, 0, 0}, reqntid[3] = {0, 0, 0};

@@ -20,11 +20,10 @@ struct Graph {
   std::vector<int> block_of;
 };
 
-bool is_branch(const Inst& inst) { return inst.target != kNoPc || inst.sub == 0xff; }
+bool is_branch(const Inst& inst) { return inst.target != kNoPc || (inst.flags & kMultiway); }
 
 std::vector<u32> branch_targets(const Inst& inst) {
-  if (inst.sub == 0xff && inst.ext)  // brx: ext = count, targets...
-    return std::vector<u32>(inst.ext + 1, inst.ext + 1 + inst.ext[0]);
+  if (inst.flags & kMultiway) return std::vector<u32>(inst.ext + 1, inst.ext + 1 + inst.ext[0]);
   return {inst.target};
 }
 

@@ -110,6 +110,17 @@ u32 EntryBuilder::label(const std::string& name, int scope) const {
   throw SimError("parse", "label '" + name + "' is not defined in this scope");
 }
 
+std::vector<u32> EntryBuilder::target_list(const std::string& name, int scope) const {
+  for (int s = scope; s >= 0; s = raw_.scope_parent[static_cast<size_t>(s)])
+    for (const TargetList& list : raw_.target_lists) {
+      if (list.scope != s || list.name != name) continue;
+      std::vector<u32> targets;
+      for (const std::string& one : list.labels) targets.push_back(label(one, s));
+      return targets;
+    }
+  throw SimError("parse", "target list '" + name + "' is not defined in this scope");
+}
+
 const u32* EntryBuilder::keep(std::vector<u32> list) {
   entry_->ext_pool.push_back(std::move(list));
   return entry_->ext_pool.back().data();

@@ -29,6 +29,7 @@ class EntryBuilder {
   u32 symbol_slot(const Operand& op, int scope, int width, Space* space = nullptr);
   u32 sink_slot(int width) { return const_slot(0, width, ConstSlot::Sink); }
   u32 label(const std::string& name, int scope) const;
+  std::vector<u32> target_list(const std::string& name, int scope) const;
   const u32* keep(std::vector<u32> list);
   Entry& entry() { return *entry_; }
 

@@ -52,6 +52,27 @@ void branch(Warp& w, const Inst& i, u32 taken, u32 target) {
   w.rpc = reconv;
 }
 
+void branch_many(Warp& w, const Inst& i, u32 mask, const u32* targets) {
+  std::vector<StackEntry> groups;
+  if (u32 rest = w.active & ~mask) groups.push_back({w.pc, i.reconv, rest});
+  for (u32 left = mask; left;) {
+    u32 target = targets[__builtin_ctz(left)], same = 0;
+    for (u32 k = left; k; k &= k - 1)
+      if (targets[__builtin_ctz(k)] == target) same |= k & (0 - k);
+    groups.push_back({target, i.reconv, same});
+    left &= ~same;
+  }
+  if (groups.size() == 1) {
+    w.pc = groups[0].pc;
+    return;
+  }
+  ++w.worker->counters.divergent_branches;
+  if (i.reconv != kNoPc && i.reconv != w.rpc) w.stack.push_back({i.reconv, w.rpc, w.active});
+  for (const StackEntry& group : groups)
+    if (group.pc != i.reconv) w.stack.push_back(group);
+  w.active = 0;  // the run loop takes the first group from the stack
+}
+
 void exit_lanes(Warp& w, u32 mask) {
   w.alive &= ~mask;
   w.active &= ~mask;
@@ -265,7 +286,7 @@ class CtaRunner {
   void fill_constants(Warp& w) {
     for (const ConstSlot& c : entry_.consts) {
       u64 value = c.value;
-      if (c.kind == ConstSlot::ParamAddress) value += reinterpret_cast<u64>(launch_.params.data());
+      if (c.kind == ConstSlot::ParamAddress) value += reinterpret_cast<u64>(launch_.params);
       if (c.kind == ConstSlot::DynamicShared) value += entry_.dynamic_smem_offset;
       fill(w, c.slot, c.width, value);
     }
@@ -357,14 +378,26 @@ class CtaRunner {
     if (before < wanted) {
       i64 granted = std::max<i64>(before, 0);
       if (granted + chunk_ <= 0)
-        throw SimError("budget", "the launch used up its step budget of " +
-                                     std::to_string(launch_.config.step_budget) + " warp instructions\n" +
-                                     describe_warps(cta_, entry_));
+        out_of_budget();
       chunk_ += granted;
       launch_.budget = 0;
       return;
     }
     chunk_ += wanted;
+  }
+
+  [[noreturn]] void out_of_budget() {
+    std::string report = describe_warps(cta_, entry_);
+    SimError error("budget", "the launch used up its step budget of " + std::to_string(launch_.config.step_budget) +
+                                 " warp instructions\n" + report);
+    error.report = report;
+    for (const Warp& w : cta_.warps)
+      if (w.state == WarpState::Ready) {
+        error.line = entry_.lines[w.pc], error.text = entry_.texts[w.pc];
+        error.thread = static_cast<int>(w.id) * kLanes;
+        break;
+      }
+    throw error;
   }
 
   bool turn(Warp& w) {

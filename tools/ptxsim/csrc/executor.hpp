@@ -8,6 +8,8 @@ namespace ptxsim {
 
 // Branch of the lanes in `taken`; the others of w.active fall through to w.pc.
 void branch(Warp& w, const Inst& i, u32 taken, u32 target);
+// Branch of all lanes in `mask` (every active lane or fewer) to one target each.
+void branch_many(Warp& w, const Inst& i, u32 mask, const u32* targets);
 void exit_lanes(Warp& w, u32 mask);
 
 // A warp arrives at barrier `id` of its CTA. count 0 means every thread that has not exited.

@@ -25,7 +25,10 @@ enum class Cls : u8 {
 const char* class_name(Cls cls);
 
 // Execution result of an instruction that the run loop must see.
-enum InstFlag : u8 { kControl = 1 };
+enum InstFlag : u8 {
+  kControl = 1,   // may change the path, the state or the active lanes of the warp
+  kMultiway = 2,  // a branch whose targets are ext[1..ext[0]]
+};
 
 // One decoded instruction. `o` are slot numbers into a warp's register file (in units of 4 bytes) or predicate
 // numbers; their meaning belongs to the family that decoded it.

@@ -35,6 +35,7 @@ struct Compare {
 template <class T> struct Load { using Slot_ = T; static T get(T v) { return v; } };
 struct LoadFtz { using Slot_ = float; static float get(float v) { return flush(v); } };
 struct LoadF16 { using Slot_ = u16; static float get(u16 v) { return half_to_float(v); } };
+struct LoadF16Ftz { using Slot_ = u16; static float get(u16 v) { return half_to_float((v & 0x7c00) ? v : v & 0x8000); } };
 struct LoadBf16 { using Slot_ = u16; static float get(u16 v) { return bf16_to_float(v); } };
 
 template <class L, Cmp kCmp>
@@ -64,7 +65,7 @@ MaskFn by_type(Ty type, Cmp cmp, bool ftz) {
     case Ty::S64: return by_compare<Load<i64>>(cmp);
     case Ty::F32: return ftz ? by_compare<LoadFtz>(cmp) : by_compare<Load<float>>(cmp);
     case Ty::F64: return by_compare<Load<double>>(cmp);
-    case Ty::F16: return by_compare<LoadF16>(cmp);
+    case Ty::F16: return ftz ? by_compare<LoadF16Ftz>(cmp) : by_compare<LoadF16>(cmp);
     case Ty::BF16: return by_compare<LoadBf16>(cmp);
     default: return nullptr;
   }
@@ -87,60 +88,48 @@ void exec_setp(Warp& w, const Inst& i, u32 m) {
   if (i.o[1] != kPredSink) set_pred(w, i.o[1], second, m);
 }
 
-// f16x2/bf16x2: p for the low halves, q for the high ones. width[0]: bf16.
-template <class L>
-void exec_setp_pair(Warp& w, const Inst& i, u32 m) {
+template <class L, Cmp kCmp>
+void compare_pair(Warp& w, const Inst& i, u32* low, u32* high) {
   In<u32> a(w, i.o[2]), b(w, i.o[3]);
-  Cmp cmp = static_cast<Cmp>(i.imm);
-  auto holds = [&](float x, float y) {
-    switch (cmp) {
-      case EQ: return Compare<EQ>::f(x, y);
-      case NE: return Compare<NE>::f(x, y);
-      case LT: return Compare<LT>::f(x, y);
-      case LE: return Compare<LE>::f(x, y);
-      case GT: return Compare<GT>::f(x, y);
-      case GE: return Compare<GE>::f(x, y);
-      case EQU: return Compare<EQU>::f(x, y);
-      case NEU: return Compare<NEU>::f(x, y);
-      case LTU: return Compare<LTU>::f(x, y);
-      case LEU: return Compare<LEU>::f(x, y);
-      case GTU: return Compare<GTU>::f(x, y);
-      case GEU: return Compare<GEU>::f(x, y);
-      case NUM: return Compare<NUM>::f(x, y);
-      default: return Compare<NAN_>::f(x, y);
-    }
-  };
-  u32 low = lane_mask([&](int l) { return holds(L::get(u16(a[l])), L::get(u16(b[l]))); });
-  u32 high = lane_mask([&](int l) { return holds(L::get(u16(a[l] >> 16)), L::get(u16(b[l] >> 16))); });
-  u32 first = combine(w, i, low), second = combine(w, i, high);
-  set_pred(w, i.o[0], first, m);
-  if (i.o[1] != kPredSink) set_pred(w, i.o[1], second, m);
+  *low = lane_mask([&](int l) { return Compare<kCmp>::f(L::get(u16(a[l])), L::get(u16(b[l]))); });
+  *high = lane_mask([&](int l) { return Compare<kCmp>::f(L::get(u16(a[l] >> 16)), L::get(u16(b[l] >> 16))); });
 }
 
-// set: the destination gets all ones (integers) or 1.0. width[0]: destination bits; width[1]: 1 f32, 2 f16, 3 bf16.
+using PairFn = void (*)(Warp&, const Inst&, u32*, u32*);
+
+template <class L>
+PairFn pair_by_compare(Cmp cmp) {
+  constexpr PairFn table[] = {compare_pair<L, EQ>, compare_pair<L, NE>, compare_pair<L, LT>, compare_pair<L, LE>,
+                              compare_pair<L, GT>, compare_pair<L, GE>, compare_pair<L, EQU>, compare_pair<L, NEU>,
+                              compare_pair<L, LTU>, compare_pair<L, LEU>, compare_pair<L, GTU>, compare_pair<L, GEU>,
+                              compare_pair<L, NUM>, compare_pair<L, NAN_>};
+  return table[cmp];
+}
+
+// f16x2, bf16x2: the first predicate is for the low halves, the second for the high ones.
+void exec_setp_pair(Warp& w, const Inst& i, u32 m) {
+  u32 low, high;
+  reinterpret_cast<PairFn>(i.imm)(w, i, &low, &high);
+  low = combine(w, i, low), high = combine(w, i, high);
+  set_pred(w, i.o[0], low, m);
+  set_pred(w, i.o[1], high, m);
+}
+
+// What set writes for true. width[0]: destination bits; width[1]: 1 f32, 2 f16, 3 bf16, 0 an integer.
+u32 set_value(const Inst& i) {
+  constexpr u32 kOne[] = {0, 0x3f800000u, 0x3c00u, 0x3f80u};
+  return i.width[1] ? kOne[i.width[1]] : i.width[0] == 16 ? 0xffffu : kFullMask;
+}
+
 void exec_set(Warp& w, const Inst& i, u32 m) {
-  u32 r = combine(w, i, masked_compare(w, i));
-  u32 yes = i.width[1] == 1 ? 0x3f800000u : i.width[1] == 2 ? 0x3c00u : i.width[1] == 3 ? 0x3f80u
-            : i.width[0] == 16 ? 0xffffu : kFullMask;
+  u32 r = combine(w, i, masked_compare(w, i)), yes = set_value(i);
   lanes<u32>(w, i.o[0], m, [&](int l) { return (r >> l & 1) ? yes : 0u; });
 }
 
 void exec_set_pair(Warp& w, const Inst& i, u32 m) {
-  bool bf16 = i.width[0];
-  In<u32> a(w, i.o[2]), b(w, i.o[3]);
-  Cmp cmp = static_cast<Cmp>(i.imm);
-  u32 keep[2] = {w.preds[kPredSink], 0};
-  (void)keep;
-  Inst probe = i;
-  // Reuse the predicate form on scratch predicates: low into a, high into b.
-  u32 saved_sink = w.preds[kPredSink], saved_carry = w.preds[kPredCarry];
-  probe.o[0] = kPredSink, probe.o[1] = kPredCarry;
-  (void)cmp, (void)a, (void)b;
-  if (bf16) exec_setp_pair<LoadBf16>(w, probe, kFullMask);
-  else exec_setp_pair<LoadF16>(w, probe, kFullMask);
-  u32 low = w.preds[kPredSink], high = w.preds[kPredCarry];
-  w.preds[kPredSink] = saved_sink, w.preds[kPredCarry] = saved_carry;
-  u32 yes = i.width[1] == 2 ? 0x3c00u : i.width[1] == 3 ? 0x3f80u : 0xffffu;
+  u32 low, high, yes = set_value(i) & 0xffffu;
+  reinterpret_cast<PairFn>(i.imm)(w, i, &low, &high);
+  low = combine(w, i, low), high = combine(w, i, high);
   lanes<u32>(w, i.o[0], m, [&](int l) { return ((low >> l & 1) ? yes : 0u) | ((high >> l & 1) ? yes << 16 : 0u); });
 }
 
@@ -166,11 +155,10 @@ void exec_slct(Warp& w, const Inst& i, u32 m) {
   });
 }
 
-bool take_compare(Decoding& d, bool integer, bool is_unsigned, Cmp* out) {
+bool take_compare(Decoding& d, bool integer, Cmp* out) {
   for (int k = 0; k < 14; ++k)
     if (d.take(kCmpNames[k])) return *out = static_cast<Cmp>(k), true;
   if (!integer) return false;
-  (void)is_unsigned;
   const std::pair<const char*, Cmp> unsigned_names[] = {{"lo", LT}, {"ls", LE}, {"hi", GT}, {"hs", GE}};
   for (auto& row : unsigned_names)
     if (d.take(row.first)) return *out = row.second, true;
@@ -189,11 +177,12 @@ void compare_sources(Decoding& d, size_t first, Ty type) {
   if (d.inst.sub) d.inst.o[4] = d.pred_src(d.op(first + 2), 4);
 }
 
-void bind_compare(Decoding& d, Ty type, Cmp cmp, bool ftz, ExecFn plain, ExecFn pair_f16, ExecFn pair_bf16) {
+void bind_compare(Decoding& d, Ty type, Cmp cmp, bool ftz, ExecFn plain, ExecFn pair) {
+  if (ftz && type != Ty::F32 && type != Ty::F16 && type != Ty::F16x2) d.unsupported(".ftz for this type");
   if (type == Ty::F16x2 || type == Ty::BF16x2) {
-    d.inst.imm = cmp;
-    d.inst.width[0] = type == Ty::BF16x2;
-    return d.use(type == Ty::F16x2 ? pair_f16 : pair_bf16, Cls::Alu);
+    PairFn fn = type == Ty::BF16x2 ? pair_by_compare<LoadBf16>(cmp) : ftz ? pair_by_compare<LoadF16Ftz>(cmp) : pair_by_compare<LoadF16>(cmp);
+    d.inst.imm = reinterpret_cast<i64>(fn);
+    return d.use(pair, Cls::Alu);
   }
   MaskFn fn = by_type(type, cmp, ftz);
   if (!fn) d.unsupported(d.raw.opcode + " for ." + type_name(type));
@@ -206,13 +195,13 @@ void decode_setp(Decoding& d) {
   bool ftz = d.take("ftz");
   Ty type = d.take_type();
   Cmp cmp;
-  if (!take_compare(d, !is_float(type), !is_signed(type), &cmp)) d.unsupported("this comparison");
+  if (!take_compare(d, !is_float(type), &cmp)) d.unsupported("this comparison");
   compare_sources(d, 1, type);
   const Operand& dst = d.op(0);
   bool pair = dst.kind == Operand::Pair;
   d.inst.o[0] = d.pred_dst(pair ? dst.elems[0] : dst);
   d.inst.o[1] = pair ? d.pred_dst(dst.elems[1]) : kPredSink;
-  bind_compare(d, type, cmp, ftz, exec_setp, exec_setp_pair<LoadF16>, exec_setp_pair<LoadBf16>);
+  bind_compare(d, type, cmp, ftz, exec_setp, exec_setp_pair);
 }
 
 void decode_set(Decoding& d) {
@@ -220,13 +209,13 @@ void decode_set(Decoding& d) {
   bool ftz = d.take("ftz");
   Ty to = d.take_type(), from = d.take_type();
   Cmp cmp;
-  if (!take_compare(d, !is_float(from), !is_signed(from), &cmp)) d.unsupported("this comparison");
+  if (!take_compare(d, !is_float(from), &cmp)) d.unsupported("this comparison");
   compare_sources(d, 1, from);
   d.inst.o[0] = d.dst(0, to);
   d.inst.width[0] = static_cast<u8>(type_bytes(to) * 8);
   d.inst.width[1] = to == Ty::F32 ? 1 : (to == Ty::F16 || to == Ty::F16x2) ? 2 : (to == Ty::BF16 || to == Ty::BF16x2) ? 3 : 0;
   if (type_bytes(to) > 4) d.unsupported("a 64-bit set");
-  bind_compare(d, from, cmp, ftz, exec_set, exec_set_pair, exec_set_pair);
+  bind_compare(d, from, cmp, ftz, exec_set, exec_set_pair);
 }
 
 void decode_selp(Decoding& d) {

@@ -27,6 +27,31 @@ void decode_bra(Decoding& d) {
   d.use(exec_bra, Cls::Branch);
 }
 
+// ext: count, targets...
+void exec_brx(Warp& w, const Inst& i, u32 m) {
+  const u32* index = w.r32(i.o[1]);
+  u32 targets[kLanes] = {};
+  for (u32 left = m; left; left &= left - 1) {
+    int l = __builtin_ctz(left);
+    if (index[l] >= i.ext[0])
+      throw_lane_error(w, i, l, "trap", 0, "brx index " + std::to_string(index[l]) + " exceeds the target list");
+    targets[l] = i.ext[1 + index[l]];
+  }
+  branch_many(w, i, m, targets);
+}
+
+void decode_brx(Decoding& d) {
+  d.take("uni");
+  if (!d.take("idx")) d.unsupported("this brx");
+  d.need(2);
+  d.inst.o[1] = d.src(0, Ty::U32);
+  std::vector<u32> list = d.builder.target_list(d.op(1).name, d.raw.scope);
+  list.insert(list.begin(), static_cast<u32>(list.size()));
+  d.inst.ext = d.builder.keep(list);
+  d.inst.flags |= kControl | kMultiway;
+  d.use(exec_brx, Cls::Branch);
+}
+
 void decode_exit(Decoding& d) {
   d.take("uni");
   d.need(0);
@@ -72,6 +97,7 @@ void decode_griddepcontrol(Decoding& d) {
 
 void add_control_ops(OpTable& t) {
   t["bra"] = decode_bra;
+  t["brx"] = decode_brx;
   t["exit"] = t["ret"] = decode_exit;
   t["trap"] = t["brkpt"] = decode_trap;
   t["call"] = decode_call;

@@ -129,10 +129,10 @@ inline T min_max(T a, T b, const MinMax& k) {
 void exec_min_max_f32(Warp& w, const Inst& i, u32 m) {
   MinMax k{bool(i.sub & 1), bool(i.sub & 2), bool(i.sub & 4), bool(i.sub & 8)};
   In<float> a(w, i.o[1]), b(w, i.o[2]);
-  if (!k.abs && !k.nan && !k.ftz) {  // the hot form, kept vectorizable
-    const bool max = k.max;
+  if (!k.abs && !k.nan) {  // the hot form, kept vectorizable
+    const bool max = k.max, ftz = k.ftz;
     return lanes<u32>(w, i.o[0], m, [&](int l) {
-      float x = a[l], y = b[l];
+      float x = ftz ? flush(a[l]) : a[l], y = ftz ? flush(b[l]) : b[l];
       u32 xb = bit_cast<u32>(x), yb = bit_cast<u32>(y);
       bool x_less = x < y || (x == y && (xb >> 31) > (yb >> 31));
       u32 r = x_less != max ? xb : yb;

@@ -227,7 +227,7 @@ void exec_ld_param(Warp& w, const Inst& i, u32 m) {
                                          std::to_string(launch.entry->param_bytes) + " B of parameters or misaligned");
   for (u32 k = 0; k < i.vec; ++k) {
     u64 value = 0;
-    std::memcpy(&value, launch.params.data() + offset + k * i.bytes, i.bytes);
+    std::memcpy(&value, launch.params + offset + k * i.bytes, i.bytes);
     if (i.sub && i.bytes < 8 && (value >> (8 * i.bytes - 1) & 1)) value |= ~0ull << (8 * i.bytes);
     if (i.width[1] == 16) value &= 0xffff;
     if (i.width[1] == 64) lanes<u64>(w, i.ext[k], m, [&](int) { return value; });

@@ -340,6 +340,7 @@ class Parser {
   // ---- statements
   void statement() {
     if (peek().kind == Tok::Ident && peek(1).kind == Tok::Punct && peek(1).text == ":") {
+      if (peek(2).kind == Tok::Dot && peek(2).text == "branchtargets") return target_list();
       entry_->labels.push_back({take().text, scopes_.back().id, static_cast<u32>(entry_->insts.size())});
       take();
       return;
@@ -364,6 +365,16 @@ class Parser {
     inst.text = squeeze(tokens_[first].begin, peek().begin);
     expect(";");
     entry_->insts.push_back(std::move(inst));
+  }
+
+  void target_list() {
+    TargetList list;
+    list.name = take().text, list.scope = scopes_.back().id;
+    take(), take();
+    do list.labels.push_back(identifier("a label"));
+    while (accept(","));
+    expect(";");
+    entry_->target_lists.push_back(std::move(list));
   }
 
   std::string squeeze(size_t begin, size_t end) const {

@@ -23,20 +23,25 @@ namespace {
                        std::to_string(entry.lines[pc]) + " (" + entry.texts[pc] + "), and no barrier orders the two");
 }
 
-struct Piece {
-  RaceCell* cell;
-  u16 bytes;
-};
-
-inline int split(Cta& cta, u32 offset, u32 bytes, Piece* out) {
-  u32 end = offset + bytes;
-  int n = 0;
-  for (u32 at = offset; at < end; ++n) {
-    u32 next = std::min(end, (at | 15) + 1);
-    out[n] = {&cta.race_cells[at / 16], static_cast<u16>(((1u << (next - at)) - 1) << (at % 16))};
-    at = next;
+// Calls f(cell, bytes, lane) for the granules that the lanes touch; neighbouring lanes of one granule are joined.
+// Accesses are aligned to their size, so one of at most 16 B lies in one granule.
+template <class F>
+inline void each_granule(Cta& cta, u32 mask, const u32* offsets, u32 bytes, F f) {
+  const u32 one = bytes >= 16 ? 0xffffu : (1u << bytes) - 1;
+  for (u32 step = 0; step < bytes; step += 16) {
+    u32 granule = kNoPc, bits = 0;
+    int lane = 0;
+    for (u32 left = mask; left; left &= left - 1) {
+      int l = __builtin_ctz(left);
+      u32 at = offsets[l] + step;
+      if (at / 16 != granule) {
+        if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), lane);
+        granule = at / 16, bits = 0, lane = l;
+      }
+      bits |= one << (at % 16);
+    }
+    if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), lane);
   }
-  return n;
 }
 
 // A write of another warp that w does not know of.
@@ -73,46 +78,33 @@ void race_read(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) 
   if (!w.worker->launch->check_races) return;
   const u32* known = w.known_times;
   const u32 self = w.id, now = known[self];
-  Piece pieces[4];
-  for (u32 left = mask; left; left &= left - 1) {
-    int l = __builtin_ctz(left);
-    int n = split(*w.cta, offsets[l], bytes, pieces);
-    for (int k = 0; k < n; ++k) {
-      RaceCell& c = *pieces[k].cell;
-      if (__builtin_expect(unseen_write(c, known, self, pieces[k].bytes), 0))
-        report(w, i, l, offsets[l], "reads", c.writer, "writes", c.write_pc);
-      if (c.read_time == now) {
-        c.readers |= 1u << self, c.read_bytes |= pieces[k].bytes;
-      } else if (c.read_time < now) {
-        c.read_time = now, c.readers = 1u << self, c.read_bytes = pieces[k].bytes, c.read_pc = i.index;
-      }
+  each_granule(*w.cta, mask, offsets, bytes, [&](RaceCell& c, u16 bits, int lane) {
+    if (__builtin_expect(unseen_write(c, known, self, bits), 0))
+      report(w, i, lane, offsets[lane], "reads", c.writer, "writes", c.write_pc);
+    if (c.read_time == now) {
+      c.readers |= 1u << self, c.read_bytes |= bits;
+    } else if (c.read_time < now) {
+      c.read_time = now, c.readers = 1u << self, c.read_bytes = bits, c.read_pc = i.index;
     }
-  }
+  });
 }
 
 void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) {
   if (!w.worker->launch->check_races) return;
   const u32* known = w.known_times;
   const u32 self = w.id, now = known[self];
-  Piece pieces[4];
-  for (u32 left = mask; left; left &= left - 1) {
-    int l = __builtin_ctz(left);
-    int n = split(*w.cta, offsets[l], bytes, pieces);
-    for (int k = 0; k < n; ++k) {
-      RaceCell& c = *pieces[k].cell;
-      u16 bits = pieces[k].bytes;
-      if (__builtin_expect(unseen_write(c, known, self, bits), 0))
-        report(w, i, l, offsets[l], "writes", c.writer, "writes", c.write_pc);
-      if (c.read_bytes & bits)
-        for (u32 others = c.readers & ~(1u << self); others; others &= others - 1) {
-          u32 u = static_cast<u32>(__builtin_ctz(others));
-          if (c.read_time > known[u]) report(w, i, l, offsets[l], "writes", u, "reads", c.read_pc);
-        }
-      if (c.write_time == now && c.writer == self) c.write_bytes |= bits;
-      else c.write_time = now, c.writer = static_cast<u8>(self), c.write_bytes = bits;
-      c.write_pc = i.index;
-    }
-  }
+  each_granule(*w.cta, mask, offsets, bytes, [&](RaceCell& c, u16 bits, int lane) {
+    if (__builtin_expect(unseen_write(c, known, self, bits), 0))
+      report(w, i, lane, offsets[lane], "writes", c.writer, "writes", c.write_pc);
+    if (c.read_bytes & bits)
+      for (u32 others = c.readers & ~(1u << self); others; others &= others - 1) {
+        u32 u = static_cast<u32>(__builtin_ctz(others));
+        if (c.read_time > known[u]) report(w, i, lane, offsets[lane], "writes", u, "reads", c.read_pc);
+      }
+    if (c.write_time == now && c.writer == self) c.write_bytes |= bits;
+    else c.write_time = now, c.writer = static_cast<u8>(self), c.write_bytes = bits;
+    c.write_pc = i.index;
+  });
 }
 
 }  // namespace ptxsim

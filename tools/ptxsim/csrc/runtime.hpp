@@ -97,7 +97,8 @@ struct Launch {
   const Entry* entry = nullptr;
   ptxsim_launch_config config{};
   const Device* device = nullptr;
-  std::vector<u8> params;
+  std::vector<u8> param_storage;
+  u8* params = nullptr;                 // aligned to 128 B, as the constant bank is
   std::vector<Allocation> allocations;  // sorted by base
   u32 smem_bytes = 0, threads = 0, num_warps = 0;
   u64 num_ctas = 0;
