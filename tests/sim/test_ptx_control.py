@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from attnsmith.tools import ptxsim
@@ -152,47 +154,85 @@ def test_divergent_branches_are_counted() -> None:
     assert stats.divergent_branches == 1  # only warp 1 (threads 32 to 63) parts
 
 
-@settings(max_examples=40, deadline=None)
+# Random programs ---------------------------------------------------------------------------------------------------
+
+VARIABLES = 8  # %r10 to %r17
+MASK = 0xFFFFFFFF
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_control_flow(data: st.DataObject) -> None:
-    """A random nest of ifs and loops on the lane number, interpreted in Python lane by lane."""
-    code, program = [], []
+    """A random nest of ifs, loops, early exits and predicated instructions on eight variables, against a Python
+    interpreter that runs the lanes one by one."""
+    code: list[str] = []
+    program: list = []
     _random_block(data, code, program, depth=0, label=[0])
-    body = "mov.u32 %r10, 0;\n" + "\n".join(code)
-    assert lanes(body) == [_interpret(program, t) for t in range(32)]
+    begin = "".join(f"add.u32 %r{10 + v}, %t, {v * 3};\n" for v in range(VARIABLES))
+    combine = "".join(f"mad.lo.u32 %r10, %r10, 31, %r{10 + v};\n" for v in range(1, VARIABLES))
+    ptx = begin + "\n".join(code) + "\nEND:\n" + combine
+    assert lanes(ptx, 64) == [_lane(program, t) for t in range(64)], ptx
 
 
 def _random_block(data: st.DataObject, code: list[str], program: list, depth: int, label: list[int]) -> None:
-    for _ in range(data.draw(st.integers(1, 3))):
-        kind = data.draw(st.sampled_from(["add", "if", "loop"] if depth < 3 else ["add"]))
+    variable = st.integers(0, VARIABLES - 1)
+    kinds = ["assign", "assign", "predicated", "if", "loop", "leave"] if depth < 3 else ["assign", "predicated"]
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(kinds))
         label[0] += 1
         name, counter = f"L{label[0]}", f"%r{20 + depth}"
-        amount = data.draw(st.integers(1, 9))
-        divisor = data.draw(st.integers(2, 7))
-        if kind == "add":
-            code.append(f"mad.lo.u32 %r10, %r10, 3, {amount};")
-            program.append(("add", amount))
-            continue
+        d, a, b = data.draw(variable), data.draw(variable), data.draw(variable)
+        constant, divisor = data.draw(st.integers(1, 9)), data.draw(st.integers(2, 7))
+        condition = f"add.u32 %r30, %t, {constant}; rem.u32 %r30, %r30, {divisor}; setp.eq.u32 %p0, %r30, 0;"
         inner: list = []
-        code.append(f"rem.u32 %r15, %t, {divisor};")
-        if kind == "if":
-            code.append(f"setp.ne.u32 %p0, %r15, 0; @%p0 bra {name}_ELSE;")
+        if kind == "assign":
+            code.append(f"mad.lo.u32 %r{10 + d}, %r{10 + a}, {constant}, %r{10 + b};")
+        elif kind == "predicated":
+            code.append(f"{condition} @%p0 xor.b32 %r{10 + d}, %r{10 + a}, %r{10 + b};")
+            code.append(f"@!%p0 add.u32 %r{10 + a}, %r{10 + d}, {constant};")
+        elif kind == "leave":
+            code.append(f"{condition} setp.eq.and.u32 %p1, %r{10 + d}, %r{10 + a}, %p0; @%p1 bra END;")
+        elif kind == "if":
+            code.append(f"{condition} @!%p0 bra {name}_ELSE;")
             _random_block(data, code, inner, depth + 1, label)
-            code.append(f"bra {name}_JOIN;\n{name}_ELSE: add.u32 %r10, %r10, {amount};\n{name}_JOIN:")
+            code.append(f"bra {name}_JOIN;\n{name}_ELSE: sub.u32 %r{10 + d}, %r{10 + a}, {constant};\n{name}_JOIN:")
         else:
-            code.append(f"mov.u32 {counter}, %r15;\n{name}_TOP: setp.eq.u32 %p0, {counter}, 0; @%p0 bra {name}_JOIN;")
+            code.append(f"rem.u32 {counter}, %t, {divisor};\n{name}_TOP: setp.eq.u32 %p2, {counter}, 0;")
+            code.append(f"@%p2 bra {name}_JOIN;")
             _random_block(data, code, inner, depth + 1, label)
             code.append(f"sub.u32 {counter}, {counter}, 1; bra {name}_TOP;\n{name}_JOIN:")
-        program.append((kind, divisor, amount, inner))
+        program.append((kind, d, a, b, constant, divisor, inner))
 
 
-def _interpret(program: list, t: int, x: int = 0) -> int:
-    for step in program:
-        if step[0] == "add":
-            x = (3 * x + step[1]) & 0xFFFFFFFF
-        elif step[0] == "if":
-            x = _interpret(step[3], t, x) if t % step[1] == 0 else (x + step[2]) & 0xFFFFFFFF
-        else:
-            for _ in range(t % step[1]):
-                x = _interpret(step[3], t, x)
-    return x
+class _Leave(Exception):
+    pass
+
+
+def _lane(program: list, t: int) -> int:
+    x = [t + 3 * v for v in range(VARIABLES)]
+    with contextlib.suppress(_Leave):
+        _interpret(program, t, x)
+    result = x[0]
+    for value in x[1:]:
+        result = (31 * result + value) & MASK
+    return result
+
+
+def _interpret(program: list, t: int, x: list[int]) -> None:
+    for kind, d, a, b, constant, divisor, inner in program:
+        holds = (t + constant) % divisor == 0
+        if kind == "assign":
+            x[d] = (x[a] * constant + x[b]) & MASK
+        elif kind == "predicated" and holds:
+            x[d] = x[a] ^ x[b]
+        elif kind == "predicated":
+            x[a] = (x[d] + constant) & MASK
+        elif kind == "leave" and holds and x[d] == x[a]:
+            raise _Leave
+        elif kind == "if" and holds:
+            _interpret(inner, t, x)
+        elif kind == "if":
+            x[d] = (x[a] - constant) & MASK
+        elif kind == "loop":
+            for _ in range(t % divisor):
+                _interpret(inner, t, x)
