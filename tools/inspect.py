@@ -8,10 +8,12 @@ compiling (codegen.build) or for reading SASS (sass.py).
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -219,8 +221,11 @@ def inspect_kernels(
 ) -> list[KernelFacts]:
     """Builds `specs` (or finds them in the cache) and reports on each, in their order. Raises as build_kernels."""
     cuobjdump = find_cuobjdump()
-    facts = []
-    for spec, built in zip(specs, build_kernels(specs, target, jobs=jobs, cache=cache, progress=progress), strict=True):
-        code = dict(disassemble(built.cubin, cuobjdump)).get(spec.name, []) if cuobjdump else []
-        facts.append(kernel_facts(built, spec, code))
-    return facts
+    built = build_kernels(specs, target, jobs=jobs, cache=cache, progress=progress)
+
+    def facts_of(spec: KernelSpec, kernel: BuiltKernel) -> KernelFacts:
+        code = dict(disassemble(kernel.cubin, cuobjdump)).get(spec.name, []) if cuobjdump else []
+        return kernel_facts(kernel, spec, code)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        return list(pool.map(facts_of, specs, built))
