@@ -2,8 +2,8 @@
 """Compiles one kernel's source with NVRTC in this process: cubin, PTX and log from a single pass.
 
 Needs no nvcc, no host compiler and no GPU. NVRTC's precompiled headers are not used: an SM80 kernel took 5.6 s of CPU
-without and 5.9 s with them (CUDA 13.0), because instantiation dominates, not parsing. Not responsible for finding NVRTC (toolchain.py), for keeping the result
-(cache.py) or for what the source says (render.py).
+without and 5.9 s with them (CUDA 13.0), because instantiation dominates, not parsing. Not responsible for finding NVRTC
+(toolchain.py), for keeping the result (cache.py) or for what the source says (render.py).
 """
 
 from __future__ import annotations
