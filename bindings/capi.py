@@ -76,6 +76,7 @@ MISS_HANDLER = ctypes.CFUNCTYPE(
     ctypes.c_int,  # is_causal
     ctypes.c_int64,  # seqlen_q
     ctypes.c_char_p,  # target
+    ctypes.c_int,  # has_usable
     ctypes.POINTER(ctypes.c_char),  # message
     ctypes.c_uint64,  # message capacity
 )

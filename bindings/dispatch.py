@@ -8,6 +8,7 @@ per-call lookup (csrc/dispatch.cpp) or for which spec suits a problem (codegen/d
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ from attnsmith.progress import visible_progress
 
 if TYPE_CHECKING:
     from attnsmith.codegen.build import BuiltKernel
+
+_LOG = logging.getLogger(__name__)
 
 DTYPE_OF_CODE = {1: DType.FP16, 2: DType.BF16}
 """Dtype codes of the packed key that the launcher passes."""
@@ -88,7 +91,8 @@ def register_kernel(built: BuiltKernel, *, source: str = "JIT", priority: int | 
     Args:
         built: a kernel with its spec.
         source: `built-in`, `AOT` or `JIT`, for the table.
-        priority: position among kernels of one key, lower first; default: its place among the default tiles.
+        priority: position among kernels of one key, lower first; default: its place among the default tiles. A negative
+            one pins the kernel: it serves every length, and nothing better is compiled.
     """
     _register(launcher.load(), built, source, priority)
 
@@ -148,13 +152,17 @@ def _on_miss(
     is_causal: int,
     seqlen_q: int,
     target: bytes,
+    has_usable: int,
     message: Any,
     capacity: int,
 ) -> int:
     """Called by the launcher in the thread of the op. Nothing may escape: the error waits for `raise_pending`."""
     try:
-        _build_missing(api, DTYPE_OF_CODE[dtype], head_dim, head_dim_v, bool(is_causal), seqlen_q, target.decode())
+        _build_best(api, DTYPE_OF_CODE[dtype], head_dim, head_dim_v, bool(is_causal), seqlen_q, target.decode())
     except BaseException as error:
+        if has_usable and isinstance(error, Exception):
+            _LOG.warning("%s (another kernel of the table serves the call)", error)
+            return 0
         _pending.error = error
         text = str(error).encode()[: capacity - 1] + b"\0"
         ctypes.memmove(message, text, len(text))
@@ -162,7 +170,7 @@ def _on_miss(
     return 0
 
 
-def _build_missing(
+def _build_best(
     api: CApi, dtype: DType, head_dim: int, head_dim_v: int, is_causal: bool, seqlen_q: int, device_target: str
 ) -> None:
     from attnsmith.codegen.build import build_kernel
@@ -176,6 +184,8 @@ def _build_missing(
         target=target,
         seqlen_q=seqlen_q,
     )
+    if any(row["kernel"] == specs[0].name and row["target"] == target for row in api.dispatch_table()):
+        return
     if not is_jit_enabled():
         raise _no_kernel(api, specs[0], target)
     with visible_progress():

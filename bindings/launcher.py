@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -121,11 +122,7 @@ def _build_and_publish(sources: dict[str, bytes], digest: str, cache: DirectoryC
     compiler = _host_compiler()
     start = time.perf_counter()
     _LOG.info("building the launcher with %s (once per machine, about 10 s)", compiler)
-    try:
-        work = cache.resumable_folder(digest)
-    except CacheError as error:
-        _LOG.warning("%s (the launcher is built for this process only)", error)
-        work = Path(tempfile.mkdtemp(prefix="attnsmith-launcher-"))
+    work = _work_folder(cache, digest)
     try:
         path = _build(sources, work, compiler)
         library = ctypes.CDLL(str(path))  # the one that torch loaded: opened before its file moves
@@ -137,7 +134,23 @@ def _build_and_publish(sources: dict[str, bytes], digest: str, cache: DirectoryC
         _LOG.warning("%s (the launcher is built again next time)", error)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            work.parent.rmdir()  # the cache's folder for this build, if it is empty now; never /tmp
     return library
+
+
+def _work_folder(cache: DirectoryCache, digest: str) -> Path:
+    """A folder that no build has used: torch waits for ever for the lock file that a killed one leaves.
+
+    On the cache's file system where that can be; elsewhere for a path with a `$`, which torch's ninja file mistakes.
+    """
+    parent: Path | None = None
+    try:
+        if "$" not in str(cache.folder):
+            parent = cache.resumable_folder(digest)
+    except CacheError as error:
+        _LOG.warning("%s (the launcher is built for this process only)", error)
+    return Path(tempfile.mkdtemp(prefix="attnsmith-launcher-", dir=parent))
 
 
 def _host_compiler() -> str:
@@ -173,13 +186,13 @@ def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:
                 with_cuda=False,
                 is_python_module=False,
             )
-        except RuntimeError as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             raise _compile_error(error) from error
     return Path(built)
 
 
-def _compile_error(error: RuntimeError) -> CompileError:
-    log = str(error)
+def _compile_error(error: Exception) -> CompileError:
+    log = f"{error}\n{getattr(error, 'output', None) or ''}".strip()
     first = next((line.strip() for line in log.splitlines() if "error:" in line), log.splitlines()[0] if log else "?")
     return CompileError(
         asked="build the attnsmith launcher",

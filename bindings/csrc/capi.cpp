@@ -83,7 +83,10 @@ int attnsmith_register_kernel(const attnsmith_kernel_desc* desc) {
   });
 }
 
-void attnsmith_clear_kernels(void) { attnsmith::KernelTable::instance().clear(); }
+void attnsmith_clear_kernels(void) {
+  attnsmith::KernelTable::instance().clear();
+  attnsmith::forget_asked_problems();
+}
 
 void attnsmith_set_miss_handler(attnsmith_miss_handler handler) { attnsmith::set_miss_handler(handler); }
 

@@ -40,13 +40,13 @@ typedef struct {
 } attnsmith_sim_options;
 
 typedef int (*attnsmith_miss_handler)(int dtype, int head_dim, int head_dim_v, int is_causal, int64_t seqlen_q,
-                                      const char* target, char* message, uint64_t message_capacity);
+                                      const char* target, int has_usable, char* message, uint64_t message_capacity);
 
 int attnsmith_abi_version(void);
 const char* attnsmith_last_error(void);
 
 int attnsmith_register_kernel(const attnsmith_kernel_desc* desc); /* copies the images */
-void attnsmith_clear_kernels(void);
+void attnsmith_clear_kernels(void); /* images stay in memory */
 void attnsmith_set_miss_handler(attnsmith_miss_handler handler);
 
 /* JSON; valid until the calling thread's next call that returns JSON. */

@@ -5,7 +5,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
 #include <string>
+#include <tuple>
 
 #include "error.hpp"
 
@@ -51,18 +55,54 @@ Found search(std::vector<uint64_t> const& keys, FwdProblem const& problem, Devic
   return result;
 }
 
-// Runs the handler; its message, or "" once it has registered a kernel.
-std::string report_miss(FwdProblem const& problem, DeviceLimits const& device) {
+// Runs the handler; its message, or "" when it has nothing to complain about.
+std::string ask_handler(FwdProblem const& problem, DeviceLimits const& device, bool has_usable) {
   MissHandler const handler = miss_handler.load();
-  if (handler == nullptr) return "no handler builds missing kernels. Import attnsmith before calling its ops.";
+  if (handler == nullptr) return has_usable ? "" : "no handler builds missing kernels. Import attnsmith first.";
   char message[4096] = "";
   bool const is_causal = problem.is_causal && problem.seqlen_q != 1;
   int const status = handler(static_cast<int>(problem.dtype), problem.head_dim, problem.head_dim_v, is_causal ? 1 : 0,
-                             problem.seqlen_q, device.target.str().c_str(), message, sizeof(message));
+                             problem.seqlen_q, device.target.str().c_str(), has_usable ? 1 : 0, message,
+                             sizeof(message));
   message[sizeof(message) - 1] = '\0';
   if (status == 0) return "";
   return message[0] != '\0' ? message : "the handler failed without a message";
 }
+
+// Problem classes that the handler was asked about: best key, target, and seqlen_q up to the next power of two, which
+// is finer than any tile row's limit.
+class AskedProblems {
+ public:
+  static AskedProblems& instance() {
+    static AskedProblems* asked = new AskedProblems;
+    return *asked;
+  }
+
+  static std::tuple<uint64_t, int, int> class_of(uint64_t key, FwdProblem const& problem, DeviceLimits const& device) {
+    int bits = 0;
+    for (int64_t rest = problem.seqlen_q - 1; rest > 0; rest >>= 1) ++bits;
+    return {key, device.target.major * 100 + device.target.minor, bits};
+  }
+
+  bool contains(std::tuple<uint64_t, int, int> const& problem_class) const {
+    std::shared_lock lock(mutex_);
+    return classes_.count(problem_class) != 0;
+  }
+
+  void add(std::tuple<uint64_t, int, int> const& problem_class) {
+    std::unique_lock lock(mutex_);
+    classes_.insert(problem_class);
+  }
+
+  void clear() {
+    std::unique_lock lock(mutex_);
+    classes_.clear();
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::set<std::tuple<uint64_t, int, int>> classes_;
+};
 
 }  // namespace
 
@@ -76,16 +116,19 @@ std::vector<uint64_t> candidate_keys(FwdProblem const& problem) {
 
 void set_miss_handler(MissHandler handler) { miss_handler.store(handler); }
 
+void forget_asked_problems() { AskedProblems::instance().clear(); }
+
 Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device) {
   std::vector<uint64_t> const keys = candidate_keys(problem);
   Found found = search(keys, problem, device);
-  if (found.kernel != nullptr) return *found.kernel;
-  if (found.fallback != nullptr && !jit_enabled()) return *found.fallback;
-  std::string const message = report_miss(problem, device);
-  if (!message.empty()) {
-    if (found.fallback != nullptr) return *found.fallback;
-    throw Error(message);
-  }
+  Kernel const* usable = found.kernel != nullptr ? found.kernel : found.fallback;
+  bool const is_settled = found.kernel != nullptr && (found.kernel->is_pinned() || found.kernel->source != Source::kJit);
+  if (is_settled || (usable != nullptr && !jit_enabled())) return *usable;
+  auto const problem_class = AskedProblems::class_of(keys.front(), problem, device);
+  if (usable != nullptr && AskedProblems::instance().contains(problem_class)) return *usable;
+  std::string const message = ask_handler(problem, device, usable != nullptr);
+  if (!message.empty()) throw Error(message);
+  AskedProblems::instance().add(problem_class);
   found = search(keys, problem, device);
   if (found.kernel != nullptr) return *found.kernel;
   if (found.fallback != nullptr) return *found.fallback;

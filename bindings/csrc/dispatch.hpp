@@ -24,13 +24,19 @@ struct FwdProblem {
 // so the full kernel comes first and the causal one still serves.
 std::vector<uint64_t> candidate_keys(FwdProblem const& problem);
 
-// Asked to make a kernel for a problem available. Returns 0 once it has registered one; otherwise it writes a message.
+// Asked to make the best kernel for a problem available; `has_usable` says that the table has one that computes it.
+// Returns 0 once a kernel is there; otherwise it writes a message.
 using MissHandler = int (*)(int dtype, int head_dim, int head_dim_v, int is_causal, int64_t seqlen_q,
-                            char const* target, char* message, uint64_t message_capacity);
+                            char const* target, int has_usable, char* message, uint64_t message_capacity);
 
 void set_miss_handler(MissHandler handler);
 
-// The kernel for `problem`; on a miss asks the handler, and throws the handler's message when there is none. Never null.
+// The kernel for `problem`. Kernels that were built ahead or pinned are taken as they are. With JIT, the handler is
+// asked once per problem class, so that the choice does not depend on which kernels happened to be compiled before.
+// On a miss without a kernel it throws the handler's message.
 Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device);
+
+// The handler is asked again for every problem class. For an emptied table.
+void forget_asked_problems();
 
 }  // namespace attnsmith

@@ -69,8 +69,8 @@ Found KernelTable::find(uint64_t packed_key, DeviceLimits const& device, int64_t
   for (Kernel const* kernel : entries->second) {
     if (!kernel->target.runs_on(device.target) || kernel->smem_bytes > device.max_smem_bytes) continue;
     int const limit = kernel->max_seqlen_q == 0 ? INT_MAX : kernel->max_seqlen_q;
-    Rank const rank{limit, device.target.minor - kernel->target.minor, kernel->priority};
-    if (seqlen_q <= limit) {
+    Rank const rank{kernel->is_pinned() ? 0 : limit, device.target.minor - kernel->target.minor, kernel->priority};
+    if (kernel->is_pinned() || seqlen_q <= limit) {
       if (found.kernel == nullptr || rank < best_rank) found.kernel = kernel, best_rank = rank;
     } else if (found.fallback == nullptr || rank < fallback_rank) {
       found.fallback = kernel, fallback_rank = rank;

@@ -53,6 +53,8 @@ struct Kernel {
   std::string cubin;
   std::string ptx;
 
+  bool is_pinned() const { return priority < 0; }  // chosen by the user for every length
+
   mutable std::array<std::atomic<void*>, kMaxDevices> cuda_functions{};  // CUfunction by device index
   mutable std::atomic<void*> sim_module{nullptr};                        // ptxsim_module*
 };
@@ -77,8 +79,8 @@ class KernelTable {
   // Adds a kernel; one of the same name and target is replaced in the search order, and stays valid in memory.
   void add(std::unique_ptr<Kernel> kernel);
 
-  // The best kernel of `packed_key` for a device. Order: tightest seqlen_q limit that holds, then no limit; within
-  // those the target nearest to the device, then priority.
+  // The best kernel of `packed_key` for a device. Order: pinned kernels; then the tightest seqlen_q limit that holds,
+  // then no limit; within those the target nearest to the device, then priority.
   Found find(uint64_t packed_key, DeviceLimits const& device, int64_t seqlen_q) const;
 
   std::vector<Kernel const*> all() const;

@@ -122,6 +122,7 @@ void* current_stream(int device_index) {
 }
 
 void launch(FwdCall const& call, Tensor const& q) {
+  last_launch() = {};
   if (!call.has_work()) return;
   if (q.is_cuda()) {
     int const index = q.get_device_index();

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's C API and its CUDA device, driven against a stand-in for libcuda that records every driver call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STUB = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+static char text[1 << 16] = "";
+static void* current = 0;
+static int fail_next = 0;
+static void note(const char* line) { strncat(text, line, sizeof(text) - strlen(text) - 2); strcat(text, "\n"); }
+const char* stub_log(void) { return text; }
+void stub_clear(void) { text[0] = 0; }
+void stub_set_current(uint64_t context) { current = (void*)context; }
+void stub_fail_next_launch(void) { fail_next = 1; }
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int* device, int index) { if (index > 2) return 101; *device = index; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  static const int major[] = {8, 8, 12}, minor[] = {0, 6, 0}, smem[] = {166912, 101376, 101376};
+  if (attribute == 75) *value = major[device];
+  else if (attribute == 76) *value = minor[device];
+  else if (attribute == 97) *value = smem[device];
+  else return 1;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)(uintptr_t)(100 + device); return 0; }
+int cuCtxGetCurrent(void** context) { *context = current; return 0; }
+static void* saved;
+int cuCtxPushCurrent_v2(void* context) { saved = current; current = context; note("push"); return 0; }
+int cuCtxPopCurrent_v2(void** context) { *context = current; current = saved; note("pop"); return 0; }
+int cuModuleLoadData(void** module, const void* image) {
+  char line[256];
+  snprintf(line, sizeof line, "load %.10s context=%d", (const char*)image, (int)(uintptr_t)current);
+  note(line);
+  *module = (void*)0x11;
+  return 0;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) { *function = (void*)0x22; return 0; }
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  char line[64];
+  snprintf(line, sizeof line, "attribute %d=%d", attribute, value);
+  note(line);
+  return 0;
+}
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned smem, void* stream, void** params, void** extra) {
+  char line[256];
+  if (fail_next) { fail_next = 0; return 719; }
+  snprintf(line, sizeof line, "launch grid=%u,%u,%u block=%u,%u,%u smem=%u stream=%llu q=%llu context=%d", gx, gy, gz,
+           bx, by, bz, smem, (unsigned long long)stream, *(unsigned long long*)params[0], (int)(uintptr_t)current);
+  note(line);
+  return 0;
+}
+int cuGetErrorName(int error, const char** name) { *name = "CUDA_ERROR_LAUNCH_FAILED"; return 0; }
+int cuGetErrorString(int error, const char** string) { *string = "unspecified launch failure"; return 0; }
+"""
+
+PRELUDE = r"""
+import ctypes, json, os
+from attnsmith import launcher
+from attnsmith.capi import ForwardArgs, TensorArg
+from attnsmith.codegen.dispatch import entry
+from attnsmith.codegen.spec import *
+api = launcher.load()
+stub = ctypes.CDLL(os.environ["ATTNSMITH_LIBCUDA"]) if os.path.exists(os.environ["ATTNSMITH_LIBCUDA"]) else None
+if stub:
+    stub.stub_log.restype = ctypes.c_char_p
+    stub.stub_set_current.argtypes = (ctypes.c_uint64,)
+
+def spec(mask=Mask.FULL, block_m=128, block_n=64, num_warps=4, num_stages=1, head_dim=128, pads=False):
+    key = ProblemKey(arch=Arch.SM80, dtype=DType.BF16, head_dim=head_dim, head_dim_v=head_dim, mask=mask,
+                     pads_head_dim=pads)
+    tile = TileConfig(block_m=block_m, block_n=block_n, num_warps=num_warps, num_stages=num_stages)
+    return KernelSpec(key=key, tile=tile)
+
+def register(spec, target, image, source="AOT", **changes):
+    api.register_kernel({**entry(spec, target), **changes}, source=source, cubin=image, ptx=b"")
+
+def args(b=2, sq=200, sk=100, h=4, hk=2, d=128, q=0x1000):
+    def view(ptr, s, n):
+        return TensorArg(ptr=ptr, batch=b, seqlen=s, nheads=n, head_dim=d, stride_batch=s * n * d, stride_row=n * d,
+                         stride_head=d)
+    return ForwardArgs(dtype=2, causal=0, softmax_scale=0.5, q=view(q, sq, h), k=view(0x2000, sk, hk),
+                       v=view(0x3000, sk, hk), out=view(0x4000, sq, h), lse=0x5000)
+
+def log():
+    lines = stub.stub_log().decode().splitlines()
+    stub.stub_clear()
+    return lines
+
+def error(call):
+    try:
+        call()
+    except RuntimeError as failure:
+        return str(failure)
+"""
+
+
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    (folder / "stub.c").write_text(STUB)
+    path = folder / "libcuda_stub.so"
+    subprocess.run(["g++", "-xc", "-shared", "-fPIC", "-w", str(folder / "stub.c"), "-o", str(path)], check=True)
+    return path
+
+
+def run(libcuda: Path, script: str) -> Any:
+    """The JSON that a script prints in a process of its own: the driver is opened once per process."""
+    environment = {**os.environ, "ATTNSMITH_LIBCUDA": str(libcuda), "ATTNSMITH_JIT": "0"}
+    command = [sys.executable, "-c", PRELUDE + script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_launch_shape_stream_and_context(libcuda: Path) -> None:
+    lines = run(
+        libcuda,
+        """
+register(spec(), "sm_80", b"image-0001")
+api.forward(args(), device_index=0, stream=77)
+print(json.dumps(log()))
+""",
+    )
+    smem = (128 * 128 + 2 * 64 * 128) * 2
+    assert lines == [
+        "push",
+        "load image-0001 context=100",
+        f"attribute 8={smem}",
+        f"launch grid=16,1,1 block=128,1,1 smem={smem} stream=77 q=4096 context=100",
+        "pop",
+    ]
+
+
+def test_an_image_is_loaded_once_per_device(libcuda: Path) -> None:
+    found = run(
+        libcuda,
+        """
+register(spec(block_m=64, block_n=32), "sm_80", b"image-0001")
+stub.stub_set_current(100)
+for _ in range(3):
+    api.forward(args(), device_index=0)
+first = log()
+for _ in range(2):
+    api.forward(args(), device_index=1)
+print(json.dumps([first, log(), api.last_launch()]))
+""",
+    )
+    first, second, last = found
+    assert [line.split()[0] for line in first] == ["load", "launch", "launch", "launch"]  # no push: it was current
+    assert [line.split()[0] for line in second] == ["push", "load", "launch", "pop", "push", "launch", "pop"]
+    assert all("context=101" in line for line in second if line.startswith(("load", "launch")))
+    assert last["device_index"] == 1 and last["grid"] == 32
+
+
+def test_a_device_runs_only_what_it_can(libcuda: Path) -> None:
+    """sm_86 has 99 KB: sm_80's big tile is passed over for a smaller one; an sm_86 image is preferred to sm_80's."""
+    found = run(
+        libcuda,
+        """
+register(spec(block_m=128, block_n=128, num_warps=8, num_stages=2), "sm_80", b"big-sm80..", priority=0)
+register(spec(block_m=128, block_n=64), "sm_80", b"small-sm80", priority=1)
+api.forward(args(), device_index=0); on_a100 = log()
+api.forward(args(), device_index=1); on_rtx = log()
+register(spec(block_m=128, block_n=32), "sm_86", b"own-sm86..", priority=2)
+api.forward(args(), device_index=1); own = log()
+api.forward(args(), device_index=0); again = log()
+print(json.dumps([on_a100, on_rtx, own, again, error(lambda: api.forward(args(), device_index=2))]))
+""",
+    )
+    on_a100, on_rtx, own, again, refused = found
+    assert "load big-sm80.." in on_a100[1] and "load small-sm80" in on_rtx[1] and "load own-sm86.." in own[1]
+    assert [line.split()[0] for line in again] == ["push", "launch", "pop"]
+    assert "compute capability 12.0" in refused and "allowed" in refused
+
+
+def test_no_work_means_no_driver_call(libcuda: Path) -> None:
+    lines = run(
+        libcuda,
+        """
+api.forward(args(b=0), device_index=0)
+api.forward(args(sq=0), device_index=0)
+api.forward(args(h=0), device_index=0)
+print(json.dumps([log(), api.last_launch()]))
+""",
+    )
+    assert lines == [[], {}]
+
+
+def test_pads_kernels_serve_smaller_head_dims(libcuda: Path) -> None:
+    found = run(
+        libcuda,
+        """
+register(spec(pads=True), "sm_80", b"pads-image")
+results = []
+for d in (104, 120, 128):
+    api.forward(args(d=d), device_index=0)
+    results.append(api.last_launch()["kernel"])
+results.append(error(lambda: api.forward(args(d=96), device_index=0)))
+print(json.dumps(results))
+""",
+    )
+    assert ["hdim128pad" in name for name in found[:3]] == [True] * 3
+    assert "hdim96_full" in found[3] and "attnsmith build" in found[3]
+
+
+def test_errors_have_four_parts(libcuda: Path) -> None:
+    found = run(
+        libcuda,
+        """
+register(spec(), "sm_80", b"image-0001")
+results = [error(lambda: api.forward(args(b=1 << 28, sq=1024), device_index=0)),
+           error(lambda: api.forward(args(q=0x1001), device_index=0)),
+           error(lambda: api.forward(args(), device_index=3)),
+           error(lambda: api.forward(args(), device_index=-1)),
+           error(lambda: register(spec(), "compute_80", b"", target="compute_80") if False else
+                 api.register_kernel({**entry(spec(), "sm_80"), "target": "ampere"}, source="AOT", cubin=b"", ptx=b""))]
+stub.stub_fail_next_launch()
+results.append(error(lambda: api.forward(args(), device_index=0)))
+api.forward(args(), device_index=0)
+print(json.dumps(results))
+""",
+    )
+    wanted = ("CTAs", "aligned", "cuda:3", "simulate", "ampere", "CUDA_ERROR_LAUNCH_FAILED")
+    for text, word in zip(found, wanted, strict=True):
+        assert word in text and "allowed: " in text and ": got " in text
+
+
+def test_more_than_65535_batches_fit_the_grid(libcuda: Path) -> None:
+    lines = run(
+        libcuda,
+        """
+register(spec(), "sm_80", b"image-0001")
+api.forward(args(b=65537, sq=4, h=2, hk=1), device_index=0)
+print(json.dumps(log()))
+""",
+    )
+    assert f"grid={65537 * 2},1,1" in lines[-2]
+
+
+def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
+    text = run(tmp_path / "missing.so", 'print(json.dumps(error(lambda: api.forward(args(), device_index=0))))')
+    assert "open the CUDA driver" in text and "simulate" in text
