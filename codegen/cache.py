@@ -31,6 +31,8 @@ _LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 """Written last into an entry."""
 
+_WORK = "work-"
+
 STALE_SECONDS = 24 * 3600
 """A temporary folder this old belongs to no running build, whatever its process id says."""
 
@@ -109,7 +111,7 @@ class DirectoryCache:
         Raises CacheError where locks cannot be made or `timeout` seconds pass. Publishing is safe without it: the lock
         only saves the second build.
         """
-        lock = filelock.FileLock(str(self.folder / "locks" / f"{digest}.lock"))
+        lock = filelock.FileLock(str(self._lock_path(digest)))
         try:
             _make_folder(self.folder / "locks")
             try:
@@ -150,9 +152,9 @@ class DirectoryCache:
     def resumable_folder(self, digest: str) -> Path:
         """A folder for the build of `digest`, with what an interrupted one left in it. Only for the lock's holder.
 
-        The builder removes it in the end, and `clean` once it is a day old. Raises CacheError.
+        The builder removes it in the end, and `clean` when nobody holds the lock. Raises CacheError.
         """
-        path = self.folder / "tmp" / f"work-{digest}"
+        path = self.folder / "tmp" / f"{_WORK}{digest}"
         try:
             _make_folder(path)
             os.utime(path)
@@ -177,7 +179,7 @@ class DirectoryCache:
         """Removes entries last built `older_than_seconds` ago or more, and leftovers of builds that no longer run."""
         now = time.time()
         doomed = [path for path in self._entries() if now - _age_mark(path) >= older_than_seconds]
-        doomed += [path for path in _children(self.folder / "tmp") if _is_stale(path, now)]
+        doomed += [path for path in _children(self.folder / "tmp") if self._is_stale(path, now)]
         doomed += [path for path in _children(self.folder / "failed") if now - _age_mark(path) >= older_than_seconds]
         num_bytes = sum(folder_bytes(path) for path in doomed)
         if not dry_run:
@@ -190,6 +192,25 @@ class DirectoryCache:
         reserved = ("tmp", "locks", "failed")
         folders = [path for path in _children(self.folder) if path.is_dir() and path.name not in reserved]
         return [path for path in folders if not path.name.startswith(".")]
+
+    def _is_stale(self, path: Path, now: float) -> bool:
+        """True where nobody builds in a temporary folder any more: its name has the builder's digest or process id."""
+        if now - _age_mark(path) >= STALE_SECONDS:
+            return True
+        if path.name.startswith(_WORK):
+            return not self._is_locked(path.name.removeprefix(_WORK))
+        parts = path.name.split("-")
+        return len(parts) == 3 and parts[1].isdigit() and not _is_running(int(parts[1]))
+
+    def _lock_path(self, digest: str) -> Path:
+        return self.folder / "locks" / f"{digest}.lock"
+
+    def _is_locked(self, digest: str) -> bool:
+        try:
+            with filelock.FileLock(str(self._lock_path(digest))).acquire(timeout=0):
+                return False
+        except OSError:
+            return True
 
     def _remove_free_locks(self) -> None:
         for path in _children(self.folder / "locks"):
@@ -280,14 +301,6 @@ def _age_mark(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return time.time()
-
-
-def _is_stale(path: Path, now: float) -> bool:
-    """True where the process that made a temporary folder is gone. Its id is the last but one part of the name."""
-    if now - _age_mark(path) >= STALE_SECONDS:
-        return True
-    parts = path.name.split("-")
-    return len(parts) == 3 and parts[1].isdigit() and not _is_running(int(parts[1]))
 
 
 def _is_running(pid: int) -> bool:

@@ -192,6 +192,18 @@ def test_lock_is_exclusive_between_processes_and_freed_by_death(cache: Directory
         pass
 
 
+def test_folder_of_an_interrupted_library_build_is_kept_for_its_next_attempt_until_cleaned(
+    cache: DirectoryCache,
+) -> None:
+    with cache.lock(DIGEST):
+        folder = cache.resumable_folder(DIGEST)
+        (folder / "unit_0.ptx").write_text("half")
+        assert cache.clean(older_than_seconds=3600).removed == (), "its builder runs"
+    assert cache.resumable_folder(DIGEST) == folder and (folder / "unit_0.ptx").is_file()
+    assert cache.clean(older_than_seconds=3600).removed == (folder,)
+    assert not folder.exists()
+
+
 def test_clean_by_age_and_dry_run(tmp_path: Path) -> None:
     root = tmp_path / "root"
     caches = KernelCache(root)
