@@ -112,7 +112,7 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
                                allocations[k].writable != 0});
   for (const GlobalVariable& g : m.globals)
     run.allocations.push_back({reinterpret_cast<u64>(g.data), g.bytes, g.name, g.writable});
-  run.allocations.push_back({reinterpret_cast<u64>(run.params), entry.param_bytes, "kernel parameters", false});
+  run.allocations.push_back({reinterpret_cast<u64>(run.params), entry.param_bytes, "kernel parameters", false, true});
   std::stable_sort(run.allocations.begin(), run.allocations.end(),
                    [](const Allocation& a, const Allocation& b) { return a.base < b.base; });
   run.threads = config.block[0] * config.block[1] * config.block[2];

@@ -155,19 +155,22 @@ void complete_copies(Warp& w, u32 lane_mask_, const u32* limit) {
   size_t kept = 0;
   for (size_t n = 0; n < w.copies.size(); ++n) {
     PendingCopy& copy = w.copies[n];
-    u32 landed = 0;
+    u32 landed = 0, changed = 0;
     for (u32 left = copy.mask & lane_mask_; left; left &= left - 1) {
       int l = __builtin_ctz(left);
       if (copy.group >= limit[l]) continue;
       u8* to = cta.smem.data() + copy.dst[l];
+      u8 before[16];
+      std::memcpy(before, to, copy.bytes);
       std::memcpy(to, reinterpret_cast<const void*>(copy.src[l]), copy.src_bytes[l]);
       std::memset(to + copy.src_bytes[l], 0, static_cast<size_t>(copy.bytes - copy.src_bytes[l]));
       std::memset(cta.smem_state.data() + copy.dst[l], kWritten, copy.bytes);
       landed |= 1u << l;
+      if (std::memcmp(before, to, copy.bytes) != 0) changed |= 1u << l;
     }
     copy.mask &= ~landed;
     // Only now does the issuing thread know the bytes: other warps see them after a barrier that follows the wait.
-    if (landed) race_write(w, w.worker->launch->entry->insts[copy.pc], landed, copy.dst, copy.bytes);
+    if (landed) race_write(w, w.worker->launch->entry->insts[copy.pc], landed, copy.dst, copy.bytes, changed);
     if (copy.mask) {
       if (kept != n) w.copies[kept] = copy;
       ++kept;

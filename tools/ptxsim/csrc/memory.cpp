@@ -35,7 +35,7 @@ i64 distance_to(const Allocation& a, u64 address) {
 [[noreturn]] void global_fault(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access) {
   const Allocation* nearest = nullptr;
   for (const Allocation& a : w.worker->launch->allocations)
-    if (!nearest || distance_to(a, address) < distance_to(*nearest, address)) nearest = &a;
+    if (!a.internal && (!nearest || distance_to(a, address) < distance_to(*nearest, address))) nearest = &a;
   std::string what = access == Access::Read ? "read" : access == Access::Write ? "write" : "atomic access";
   what += " of " + std::to_string(bytes) + " B at global address " + hex(address) + " is outside every allocation";
   SimError error("memory", what);
@@ -82,6 +82,12 @@ u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access
   }
   if (!launch.check_bounds) return reinterpret_cast<u8*>(address);
   global_fault(w, i, lane, address, bytes, access);
+}
+
+void in_flight_fault(Warp& w, const Inst& i, int lane, u64 offset) {
+  throw_lane_error(w, i, lane, "race", offset,
+                   "writes shared-memory byte " + std::to_string(offset) +
+                       ", which a cp.async still in flight will write too: no wait orders the two");
 }
 
 void shared_fault(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes) {

@@ -13,6 +13,7 @@ enum class Access : u8 { Read, Write, ReadWrite };
                                    const std::string& what);
 [[noreturn]] void throw_warp_error(Warp& w, const Inst& i, u32 mask, const char* kind, const std::string& what);
 u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access);
+[[noreturn]] void in_flight_fault(Warp& w, const Inst& i, int lane, u64 offset);
 [[noreturn]] void shared_fault(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes);
 
 inline void check_aligned(Warp& w, const Inst& i, int lane, u64 address, u32 bytes) {
@@ -53,6 +54,15 @@ inline bool bytes_written(const u8* state, u32 bytes) {
   return true;
 }
 
+// Marks stored bytes as written. A store to bytes that a pending cp.async will write has no defined outcome.
+inline void mark_written(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes) {
+  u8* state = w.cta->smem_state.data() + offset;
+  u32 in_flight = 0;
+  for (u32 k = 0; k < bytes; ++k) in_flight |= state[k] & kInFlight;
+  if (__builtin_expect(in_flight != 0, 0) && w.worker->launch->check_races) in_flight_fault(w, i, lane, offset);
+  std::memset(state, kWritten, bytes);
+}
+
 inline u8* shared_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes, Access access) {
   check_aligned(w, i, lane, offset, bytes);
   Cta& cta = *w.cta;
@@ -63,7 +73,7 @@ inline u8* shared_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes, A
     if (w.worker->launch->check_init && __builtin_expect(!bytes_written(state, bytes), 0))
       shared_fault(w, i, lane, offset, bytes);
   } else {
-    std::memset(state, kWritten, bytes);
+    mark_written(w, i, lane, offset, bytes);
   }
   return cta.smem.data() + offset;
 }

@@ -38,7 +38,7 @@ void exec_copy(Warp& w, const Inst& i, u32 m) {
     }
     copy.dst[l] = offsets[l] = static_cast<u32>(dst[l]), copy.src[l] = src[l], copy.src_bytes[l] = static_cast<u8>(size);
   }
-  race_write(w, i, m, copy.dst, i.bytes);  // the copy may land at once
+  race_write(w, i, m, copy.dst, i.bytes, m);  // the copy may land at once
   for (u32 left = m; left;) {  // one record per group number; lanes nearly always agree
     u32 group = w.copy_group[__builtin_ctz(left)], same = 0;
     for (u32 rest = left; rest; rest &= rest - 1)

@@ -28,7 +28,6 @@ void rows(Warp& w, const Inst& i, Access access, u8** out) {
   }
   u32 mask = used == 32 ? kFullMask : (1u << used) - 1;
   if (access == Access::Read) race_read(w, i, mask, offsets, 16);
-  else race_write(w, i, mask, offsets, 16);
   if (w.worker->launch->stats)
     w.worker->counters.shared_access(access == Access::Read ? SharedPort::Ldmatrix : SharedPort::Stmatrix, offsets, mask, 16);
 }
@@ -54,16 +53,23 @@ void exec_stmatrix(Warp& w, const Inst& i, u32 m) {
   check_whole_warp(w, i, m);
   u8* row[kLanes];
   rows(w, i, Access::Write, row);
+  u16 data[kLanes][8];
   for (u32 k = 0; k < i.vec; ++k) {
-    u16 tile[8][8];
+    u16(*tile)[8] = data + 8 * k;
     const u32* s = w.r32(i.ext[k]);
     for (int l = 0; l < kLanes; ++l) {
       int a = l / 4, b = l % 4 * 2;
       (kTrans ? tile[b][a] : tile[a][b]) = static_cast<u16>(s[l]);
       (kTrans ? tile[b + 1][a] : tile[a][b + 1]) = static_cast<u16>(s[l] >> 16);
     }
-    for (u32 r = 0; r < 8; ++r) std::memcpy(row[k * 8 + r], tile[r], 16);
   }
+  u32 used = i.vec * 8u, changed = 0, offsets[kLanes] = {};
+  for (u32 r = 0; r < used; ++r) {
+    offsets[r] = static_cast<u32>(row[r] - w.cta->smem.data());
+    if (std::memcmp(row[r], data[r], 16) != 0) changed |= 1u << r;
+  }
+  race_write(w, i, used == 32 ? kFullMask : (1u << used) - 1, offsets, 16, changed);
+  for (u32 r = 0; r < used; ++r) std::memcpy(row[r], data[r], 16);
 }
 
 void decode_matrix(Decoding& d) {

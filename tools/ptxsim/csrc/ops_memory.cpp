@@ -127,10 +127,10 @@ void resolve_shared(Warp& w, const Inst& i, u32 m, Access access, const u64* add
   if (bad || (read && w.worker->launch->check_init && !all_written(cta.smem_state.data(), offsets, m, bytes)))
     for (u32 left = m; left; left &= left - 1) shared_ptr(w, i, __builtin_ctz(left), addresses[__builtin_ctz(left)], bytes, access);
   if (!read)
-    for (u32 left = m; left; left &= left - 1) std::memset(cta.smem_state.data() + offsets[__builtin_ctz(left)], kWritten, bytes);
-  if (i.pneg) return;  // ordered accesses (volatile, relaxed, ...) are synchronization, not data
-  if (read) race_read(w, i, m, offsets, bytes);
-  else race_write(w, i, m, offsets, bytes);
+    for (u32 left = m; left; left &= left - 1)
+      mark_written(w, i, __builtin_ctz(left), offsets[__builtin_ctz(left)], bytes);
+  // Ordered accesses (volatile, relaxed, ...) are synchronization, not data. Stores: see check_store.
+  if (read && !i.pneg) race_read(w, i, m, offsets, bytes);
 }
 
 void resolve_mixed(Warp& w, const Inst& i, u32 m, Access access, const u64* addresses, u8** pointers) {
@@ -141,9 +141,25 @@ void resolve_mixed(Warp& w, const Inst& i, u32 m, Access access, const u64* addr
     if (resolve_generic(&address) == Space::Shared) shared |= 1u << l, offsets[l] = static_cast<u32>(address);
     pointers[l] = space_ptr(w, i, l, Space::Generic, addresses[l], bytes, access);
   }
-  if (!shared || i.pneg) return;
-  if (access == Access::Read) race_read(w, i, shared, offsets, bytes);
-  else race_write(w, i, shared, offsets, bytes);
+  if (shared && !i.pneg && access == Access::Read) race_read(w, i, shared, offsets, bytes);
+}
+
+// Race check of a store: which lanes hit shared memory, and which of them change what is there.
+void check_store(Warp& w, const Inst& i, u32 m, u8* const* pointers) {
+  const u8* base = w.cta->smem.data();
+  const u64 size = w.cta->smem.size();
+  u32 shared = 0, changed = 0, offsets[kLanes] = {};
+  for (u32 left = m; left; left &= left - 1) {
+    int l = __builtin_ctz(left);
+    u64 offset = static_cast<u64>(pointers[l] - base);
+    if (offset >= size) continue;
+    shared |= 1u << l, offsets[l] = static_cast<u32>(offset);
+    for (u32 k = 0; k < i.vec; ++k) {
+      const void* value = i.width[1] == 64 ? static_cast<const void*>(w.r64(i.ext[k]) + l) : w.r32(i.ext[k]) + l;
+      if (std::memcmp(pointers[l] + k * i.bytes, value, i.bytes) != 0) changed |= 1u << l;
+    }
+  }
+  if (shared) race_write(w, i, shared, offsets, static_cast<u32>(i.bytes) * i.vec, changed);
 }
 
 template <Space kSpace>
@@ -205,6 +221,8 @@ template <Space kSpace>
 void exec_st(Warp& w, const Inst& i, u32 m) {
   u8* pointers[kLanes];
   resolve<kSpace>(w, i, m, Access::Write, pointers);
+  constexpr bool kMayBeShared = kSpace == Space::Shared || kSpace == Space::Generic;
+  if (kMayBeShared && !i.pneg && w.worker->launch->check_races) check_store(w, i, m, pointers);
   for (u32 k = 0; k < i.vec; ++k) {
     const u64* wide = w.r64(i.ext[k]);
     const u32* narrow = w.r32(i.ext[k]);

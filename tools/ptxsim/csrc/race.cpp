@@ -23,30 +23,42 @@ namespace {
                        std::to_string(entry.lines[pc]) + " (" + entry.texts[pc] + "), and no barrier orders the two");
 }
 
-// Calls f(cell, bytes, lane) for the granules that the lanes touch; neighbouring lanes of one granule are joined.
-// Accesses are aligned to their size, so one of at most 16 B lies in one granule.
+// Calls f(cell, bytes, changed bytes, lane) for the granules that the lanes touch; neighbouring lanes of one granule
+// are joined. Accesses are aligned to their size, so one of at most 16 B lies in one granule.
 template <class F>
-inline void each_granule(Cta& cta, u32 mask, const u32* offsets, u32 bytes, F f) {
+inline void each_granule(Cta& cta, u32 mask, const u32* offsets, u32 bytes, u32 changed, F f) {
   const u32 one = bytes >= 16 ? 0xffffu : (1u << bytes) - 1;
   for (u32 step = 0; step < bytes; step += 16) {
-    u32 granule = kNoPc, bits = 0;
+    u32 granule = kNoPc, bits = 0, changed_bits = 0;
     int lane = 0;
     for (u32 left = mask; left; left &= left - 1) {
       int l = __builtin_ctz(left);
       u32 at = offsets[l] + step;
       if (at / 16 != granule) {
-        if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), lane);
-        granule = at / 16, bits = 0, lane = l;
+        if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), static_cast<u16>(changed_bits), lane);
+        granule = at / 16, bits = changed_bits = 0, lane = l;
       }
-      bits |= one << (at % 16);
+      u32 mine = one << (at % 16);
+      bits |= mine;
+      if (changed >> l & 1) changed_bits |= mine;
     }
-    if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), lane);
+    if (bits) f(cta.race_cells[granule], static_cast<u16>(bits), static_cast<u16>(changed_bits), lane);
   }
 }
 
-// A write of another warp that w does not know of.
-inline bool unseen_write(const RaceCell& c, const u32* known, u32 self, u16 bytes) {
-  return c.write_time > known[c.writer] && c.writer != self && (c.write_bytes & bytes);
+// A writer other than w whose last write w does not know of; kNoPc when there is none.
+inline u32 unordered_writer(const RaceCell& c, const u32* known, u32 self) {
+  for (u32 others = c.writers & ~(1u << self); others; others &= others - 1) {
+    u32 u = static_cast<u32>(__builtin_ctz(others));
+    if (c.write_time > known[u]) return u;
+  }
+  return kNoPc;
+}
+
+// As above, for bytes that w did not write itself (equal stores of several warps leave several writers).
+inline u32 unseen_writer(const RaceCell& c, const u32* known, u32 self, u16 bytes) {
+  if (!(c.write_bytes & bytes) || (c.writers >> self & 1)) return kNoPc;
+  return unordered_writer(c, known, self);
 }
 
 }  // namespace
@@ -78,9 +90,9 @@ void race_read(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) 
   if (!w.worker->launch->check_races) return;
   const u32* known = w.known_times;
   const u32 self = w.id, now = known[self];
-  each_granule(*w.cta, mask, offsets, bytes, [&](RaceCell& c, u16 bits, int lane) {
-    if (__builtin_expect(unseen_write(c, known, self, bits), 0))
-      report(w, i, lane, offsets[lane], "reads", c.writer, "writes", c.write_pc);
+  each_granule(*w.cta, mask, offsets, bytes, 0, [&](RaceCell& c, u16 bits, u16, int lane) {
+    u32 writer = unseen_writer(c, known, self, bits);
+    if (__builtin_expect(writer != kNoPc, 0)) report(w, i, lane, offsets[lane], "reads", writer, "writes", c.write_pc);
     if (c.read_time == now) {
       c.readers |= 1u << self, c.read_bytes |= bits;
     } else if (c.read_time < now) {
@@ -89,20 +101,34 @@ void race_read(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) 
   });
 }
 
-void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes) {
+namespace {
+
+void check_readers(Warp& w, const Inst& i, const RaceCell& c, u16 bits, int lane, u32 offset) {
+  if (!(c.read_bytes & bits)) return;
+  for (u32 others = c.readers & ~(1u << w.id); others; others &= others - 1) {
+    u32 u = static_cast<u32>(__builtin_ctz(others));
+    if (c.read_time > w.known_times[u]) report(w, i, lane, offset, "writes", u, "reads", c.read_pc);
+  }
+}
+
+}  // namespace
+
+void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes, u32 changed) {
   if (!w.worker->launch->check_races) return;
   const u32* known = w.known_times;
   const u32 self = w.id, now = known[self];
-  each_granule(*w.cta, mask, offsets, bytes, [&](RaceCell& c, u16 bits, int lane) {
-    if (__builtin_expect(unseen_write(c, known, self, bits), 0))
-      report(w, i, lane, offsets[lane], "writes", c.writer, "writes", c.write_pc);
-    if (c.read_bytes & bits)
-      for (u32 others = c.readers & ~(1u << self); others; others &= others - 1) {
-        u32 u = static_cast<u32>(__builtin_ctz(others));
-        if (c.read_time > known[u]) report(w, i, lane, offsets[lane], "writes", u, "reads", c.read_pc);
-      }
-    if (c.write_time == now && c.writer == self) c.write_bytes |= bits;
-    else c.write_time = now, c.writer = static_cast<u8>(self), c.write_bytes = bits;
+  each_granule(*w.cta, mask, offsets, bytes, changed, [&](RaceCell& c, u16 bits, u16 changed_bits, int lane) {
+    u32 writer = unseen_writer(c, known, self, changed_bits);
+    if (__builtin_expect(writer != kNoPc, 0)) report(w, i, lane, offsets[lane], "writes", writer, "writes", c.write_pc);
+    check_readers(w, i, c, changed_bits, lane, offsets[lane]);
+    bool overlaps = c.write_bytes & bits, alters = c.write_bytes & changed_bits;
+    if (overlaps && !alters && unordered_writer(c, known, self) != kNoPc) {
+      c.writers |= 1u << self, c.write_bytes |= bits, c.write_time = std::min(c.write_time, now);
+    } else if (c.write_time == now && c.writers == 1u << self) {
+      c.write_bytes |= bits;
+    } else {
+      c.write_time = now, c.writers = 1u << self, c.write_bytes = bits;
+    }
     c.write_pc = i.index;
   });
 }

@@ -18,6 +18,7 @@ struct Allocation {
   u64 base = 0, bytes = 0;
   std::string name;
   bool writable = true;
+  bool internal = false;  // kernel parameters: not what an error should call the nearest tensor
 };
 
 struct StackEntry {
@@ -61,9 +62,8 @@ struct Warp {
 
 // What race.cpp remembers of 16 bytes of shared memory.
 struct RaceCell {
-  u32 write_time = 0, read_time = 0, readers = 0, write_pc = 0, read_pc = 0;
+  u32 write_time = 0, read_time = 0, writers = 0, readers = 0, write_pc = 0, read_pc = 0;
   u16 write_bytes = 0, read_bytes = 0;
-  u8 writer = 0;
 };
 
 struct BarrierState {
