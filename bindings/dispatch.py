@@ -136,6 +136,11 @@ def _load_library(api: CApi, path: Path) -> int:
     return count
 
 
+def forget_pending() -> None:
+    """Before an op: what an earlier call left (one that nobody asked for with `raise_pending`) is not this call's."""
+    _pending.error = None
+
+
 def raise_pending(cause: BaseException) -> None:
     """Raises the exception of the calling thread's last miss, if there is one."""
     error: BaseException | None = getattr(_pending, "error", None)

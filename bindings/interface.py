@@ -154,6 +154,7 @@ def forward(
     """The op on checked arguments; a failed dispatch raises its own error instead of torch's RuntimeError."""
     if torch.compiler.is_compiling():
         return _call_op(q, k, v, softmax_scale, causal, out)
+    dispatch.forget_pending()
     try:
         result = _call_op(q, k, v, softmax_scale, causal, out)
     except RuntimeError as error:

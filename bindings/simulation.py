@@ -125,6 +125,7 @@ def run(options: SimulationOptions, op: Callable[..., Any], *args: Any) -> Any:
 
     api = launcher.load()
     api.set_simulation(options)
+    dispatch.forget_pending()
     try:
         result = op(*args)
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA device: loads a cubin once per (kernel, device) and launches on the caller's stream. No synchronization, so
 // a warm launch can be captured in a CUDA graph. Not responsible for choosing stream or kernel.
-#include <memory>
+#include <atomic>
 #include <mutex>
 #include <string>
 
@@ -101,15 +101,16 @@ class CudaDevice final : public Device {
 
 Device& cuda_device(int index) {
   static std::mutex mutex;
-  static std::unique_ptr<CudaDevice> devices[kMaxDevices];
+  static std::atomic<CudaDevice*> devices[kMaxDevices];  // never freed: kernels hold functions of their contexts
   if (index < 0 || index >= kMaxDevices) {
     fail("use a CUDA device", "cuda:" + std::to_string(index), "cuda:0 to cuda:" + std::to_string(kMaxDevices - 1),
          "Move the tensors to one of these.");
   }
+  auto& slot = devices[index];
+  if (CudaDevice* device = slot.load(std::memory_order_acquire)) return *device;
   std::lock_guard lock(mutex);
-  auto& device = devices[index];
-  if (device == nullptr) device = std::make_unique<CudaDevice>(index);
-  return *device;
+  if (slot.load(std::memory_order_acquire) == nullptr) slot.store(new CudaDevice(index), std::memory_order_release);
+  return *slot.load(std::memory_order_acquire);
 }
 
 }  // namespace attnsmith

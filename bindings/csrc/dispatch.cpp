@@ -29,7 +29,7 @@ std::string describe(FwdProblem const& problem) {
          " head_dim_v " + std::to_string(problem.head_dim_v) + (problem.is_causal ? " causal" : " full");
 }
 
-void append_keys(FwdProblem const& problem, Mask mask, std::vector<uint64_t>& keys) {
+void append_keys(FwdProblem const& problem, Mask mask, CandidateKeys& keys) {
   int const head_dim = head_dim_bucket(problem.head_dim);
   int const head_dim_v = head_dim_bucket(problem.head_dim_v);
   ProblemKey key{};
@@ -45,7 +45,7 @@ void append_keys(FwdProblem const& problem, Mask mask, std::vector<uint64_t>& ke
   keys.push_back(pack_key(key));
 }
 
-Found search(std::vector<uint64_t> const& keys, FwdProblem const& problem, DeviceLimits const& device) {
+Found search(CandidateKeys const& keys, FwdProblem const& problem, DeviceLimits const& device) {
   Found result;
   for (uint64_t key : keys) {
     Found const found = KernelTable::instance().find(key, device, problem.seqlen_q);
@@ -106,9 +106,8 @@ class AskedProblems {
 
 }  // namespace
 
-std::vector<uint64_t> candidate_keys(FwdProblem const& problem) {
-  std::vector<uint64_t> keys;
-  keys.reserve(4);
+CandidateKeys candidate_keys(FwdProblem const& problem) {
+  CandidateKeys keys;
   if (!problem.is_causal || problem.seqlen_q == 1) append_keys(problem, Mask::kFull, keys);
   if (problem.is_causal) append_keys(problem, Mask::kCausal, keys);
   return keys;
@@ -119,7 +118,7 @@ void set_miss_handler(MissHandler handler) { miss_handler.store(handler); }
 void forget_asked_problems() { AskedProblems::instance().clear(); }
 
 Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device) {
-  std::vector<uint64_t> const keys = candidate_keys(problem);
+  CandidateKeys const keys = candidate_keys(problem);
   Found found = search(keys, problem, device);
   Kernel const* usable = found.kernel != nullptr ? found.kernel : found.fallback;
   bool const is_settled = found.kernel != nullptr && (found.kernel->is_pinned() || found.kernel->source != Source::kJit);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "dispatch_table.inc"  // rendered by attnsmith.codegen.dispatch
 #include "kernel_table.hpp"
@@ -20,9 +19,20 @@ struct FwdProblem {
   int64_t seqlen_q;
 };
 
+// Packed keys in the order in which they are tried. No heap: this is made for every call.
+struct CandidateKeys {
+  uint64_t keys[4];
+  int size = 0;
+
+  void push_back(uint64_t key) { keys[size++] = key; }
+  uint64_t front() const { return keys[0]; }
+  uint64_t const* begin() const { return keys; }
+  uint64_t const* end() const { return keys + size; }
+};
+
 // The keys that compute `problem` correctly on a device, best first. With one query row the causal mask hides nothing,
 // so the full kernel comes first and the causal one still serves.
-std::vector<uint64_t> candidate_keys(FwdProblem const& problem);
+CandidateKeys candidate_keys(FwdProblem const& problem);
 
 // Asked to make the best kernel for a problem available; `has_usable` says that the table has one that computes it.
 // Returns 0 once a kernel is there; otherwise it writes a message.

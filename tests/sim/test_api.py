@@ -216,7 +216,46 @@ def test_simulator_errors_keep_their_type() -> None:
     assert torch.isfinite(attnsmith.flash_attn_func(q, k, v)).all()
 
 
+@pytest.mark.parametrize("device", ["h100", "rtx4090"])
+def test_other_gpus_run_kernels_of_their_own_target(device: str) -> None:
+    from attnsmith.simulation import DEVICE_TARGETS
+
+    q, k, v = make(1, 9, 33, 2, 2, 64)
+    with attnsmith.simulate(device), attnsmith.record_launches() as launches:
+        out, lse = attnsmith.flash_attn_func(q, k, v, return_lse=True)
+    assert_close_to_reference(q, k, v, out, lse)
+    assert launches[0].device == f"sim:{device}"
+    rows = [row for row in attnsmith.dispatch_table() if row.kernel == launches[0].kernel]
+    assert DEVICE_TARGETS[device] in [row.target for row in rows]
+
+
 # PyTorch
+
+
+@pytest.mark.parametrize(
+    "shapes,message",
+    [
+        (((1, 5, 2, 64), (1, 5, 2, 64), (1, 6, 2, 64)), "one seqlen"),
+        (((1, 5, 2, 64), (1, 5, 2, 32), (1, 5, 2, 64)), "one head_dim"),
+        (((1, 5, 3, 64), (1, 5, 2, 64), (1, 5, 2, 64)), "multiple of nheads_k"),
+        (((1, 5, 2, 64), (1, 5, 0, 64), (1, 5, 0, 64)), "multiple of nheads_k"),
+        (((1, 5, 2, 264), (1, 5, 2, 264), (1, 5, 2, 264)), "head dims from 1 to 256"),
+        (((5, 2, 64), (5, 2, 64), (5, 2, 64)), "4-D"),
+        (((2, 5, 2, 64), (1, 5, 2, 64), (1, 5, 2, 64)), "one batch size"),
+    ],
+)
+def test_the_op_itself_refuses_what_the_interface_would(shapes: Any, message: str) -> None:
+    tensors = [torch.zeros(*shape).bfloat16() for shape in shapes]
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.attnsmith.fwd(*tensors, 1.0, False)
+
+
+def test_the_op_itself_refuses_other_dtypes() -> None:
+    x = torch.zeros(1, 5, 2, 64)
+    with pytest.raises(RuntimeError, match="float16, bfloat16"):
+        torch.ops.attnsmith.fwd(x, x, x, 1.0, False)
+    with pytest.raises(RuntimeError, match="one dtype"):
+        torch.ops.attnsmith.fwd(x.half(), x.half(), x.bfloat16(), 1.0, False)
 
 
 def test_opcheck_in_the_simulator() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import attnsmith
 import pytest
 import torch
-from attnsmith import launcher
+from attnsmith import dispatch, launcher
 from attnsmith.codegen import build
 from attnsmith.codegen.compile import library
 from attnsmith.codegen.dispatch import entry, spec_for
@@ -170,6 +170,12 @@ def test_aot_kernels_serve_without_any_build(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(build, "build_kernel", fail)
     assert run(LONG) == wanted(LONG).name
     assert run(SHORT, causal=True) == wanted(LONG, Mask.CAUSAL).name
+
+
+def test_the_environment_names_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNSMITH_LIBRARY", str(make_library(tmp_path, [wanted(LONG)], "sm_80")))
+    dispatch.attach(launcher.load())
+    assert [(row.kernel, row.source) for row in attnsmith.dispatch_table()] == [(wanted(LONG).name, "AOT")]
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
