@@ -12,6 +12,12 @@ void branch(Warp& w, const Inst& i, u32 taken, u32 target);
 void branch_many(Warp& w, const Inst& i, u32 mask, const u32* targets);
 void exit_lanes(Warp& w, u32 mask);
 
+// Takes up the next path of the SIMT stack when the current one has reached its reconvergence point or has no lanes.
+void pop_finished(Warp& w);
+
+// Releases the waiters when everybody has arrived.
+void release_if_complete(Cta& cta, BarrierState& b);
+
 // A warp arrives at barrier `id` of its CTA. count 0 means every thread that has not exited.
 void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wait);
 
