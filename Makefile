@@ -5,7 +5,8 @@
 #   make lint        ruff, mypy (strict for codegen and bindings), clang-format where it is installed
 #   make gpu-check   for the day a GPU is at hand; BUDGET in minutes, OUT is the report's folder
 #   make clean       what make made in this checkout (the kernel cache stays: attnsmith clean empties it)
-# Variables: VENV (default .venv), PYTHON (default python3), INSTALL=no (use PYTHON as it is, nothing is installed).
+# Variables: VENV (default .venv), PYTHON (default python3). INSTALL=no runs PYTHON as it is: nothing is installed, and
+# attnsmith comes from this checkout.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,9 +18,16 @@ INSTALL ?= yes
 BUDGET ?= 8
 OUT ?= gpu-check-report
 
+# The checkout as an importable package without installation: the mapping of pyproject.toml as relative links.
+LINKS := build/links/attnsmith
+make_links = @mkdir -p $(LINKS) && cd $(LINKS) && \
+  ln -sfn ../../../codegen codegen && ln -sfn ../../../templates templates && ln -sfn ../../../tools tools && \
+  for item in ../../../bindings/*; do ln -sfn "$$item" .; done
+
 ifeq ($(INSTALL),no)
 PY := $(PYTHON)
-bootstrap = @:
+bootstrap = $(make_links)
+export PYTHONPATH := $(CURDIR)/build/links$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY := $(VENV)/bin/python
 bootstrap = @$(PYTHON) -I tools/bootstrap.py --venv "$(VENV)" --extra "$(1)"
@@ -44,8 +52,9 @@ test:
 lint:
 	$(call bootstrap,lint)
 	@"$(PY)" -m ruff check .
-	@"$(PY)" -m ruff format --check . || echo "note: ruff format would change files; formatting is not enforced"
-	@"$(PY)" -m mypy --strict -p attnsmith.codegen -p attnsmith
+	$(make_links)
+	@python="$$(realpath -s "$$(command -v "$(PY)")")"; cd build/links && "$$python" -m mypy --strict --config-file ../../pyproject.toml --cache-dir ../mypy \
+	  -p attnsmith --exclude 'attnsmith/(tools|templates)/'
 	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(CXX_SOURCES); \
 	 else echo "clang-format is not installed: C++ formatting was not checked"; fi
 
