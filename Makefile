@@ -2,7 +2,7 @@
 # What a user and CI type. Each target installs what it needs into VENV first (quick when there is nothing to do).
 #   make demo        encode sentences with MiniLM through our kernels, on a GPU or on a simulated A100
 #   make test        everything that CI runs
-#   make lint        ruff, mypy (strict for codegen and bindings), clang-format where it is installed
+#   make lint        ruff, mypy (strict for codegen and bindings), clang-format where it and a .clang-format are there
 #   make gpu-check   for the day a GPU is at hand; BUDGET in minutes, OUT is the report's folder
 #   make clean       what make made in this checkout (the kernel cache stays: attnsmith clean empties it)
 # Variables: VENV (default .venv), PYTHON (default python3). INSTALL=no runs PYTHON as it is: nothing is installed, and
@@ -55,8 +55,9 @@ lint:
 	$(make_links)
 	@python="$$(realpath -s "$$(command -v "$(PY)")")"; cd build/links && "$$python" -m mypy --strict --config-file ../../pyproject.toml --cache-dir ../mypy \
 	  -p attnsmith --exclude 'attnsmith/(tools|templates)/'
-	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(CXX_SOURCES); \
-	 else echo "clang-format is not installed: C++ formatting was not checked"; fi
+	@if [ -f .clang-format ] && command -v clang-format >/dev/null; then \
+	   clang-format --dry-run --Werror $(CXX_SOURCES); \
+	 else echo "C++ formatting was not checked: that takes clang-format and a .clang-format file"; fi
 
 gpu-check:
 	$(call bootstrap,)
