@@ -27,7 +27,7 @@ _EXPORTS = {
 }
 """Public name -> module of this package that defines it."""
 
-_SUBMODULES = ("codegen", "integrations", "interface", "ops", "reference", "templates", "tools")
+_SUBMODULES = ("codegen", "errors", "integrations", "interface", "launcher", "ops", "reference", "simulation", "tools")
 
 __all__ = [
     "__version__",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attnsmith import launcher, reference, simulation
+from attnsmith import checks, launcher, reference, simulation
 from attnsmith.errors import UnsupportedError
 from torch import Tensor
 
@@ -39,6 +39,7 @@ def _empty_lse(q: Tensor) -> Tensor:
 
 def _reference_out(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor) -> Tensor:
     simulation.forget_last_launch()
+    checks.check_tensors(q, k, v)
     result, lse = reference.attention(
         q, k, v, softmax_scale=softmax_scale, causal=causal, compute_dtype=torch.float32
     )

@@ -125,8 +125,8 @@ def _half_precision(module: torch.nn.Module, *tensors: Tensor) -> list[Tensor]:
 
 def mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
+    q_length: int | None = None,
+    kv_length: int = 0,
     q_offset: Any = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None,
@@ -136,10 +136,16 @@ def mask(
 ) -> None:
     """Transformers' mask hook: None where causal or full attention is all there is to it, an error elsewhere.
 
+    A Transformers that passes `cache_position` (the position of each query) instead of q_length and q_offset is served
+    too.
+
     Raises:
         NotImplementedError: padding, packed sequences, sliding windows that bite, a static cache, custom masks.
     """
     _refuse_padding(attention_mask, kv_length, kv_offset)
+    if q_length is None:
+        positions = kwargs["cache_position"]
+        q_length, q_offset = len(positions), positions[0]
     if mask_function is None:
         return
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function

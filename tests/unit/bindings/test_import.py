@@ -34,6 +34,11 @@ def test_exports_resolve(name: str) -> None:
     assert name in dir(attnsmith)
 
 
+def test_submodules_resolve_without_an_import_of_their_own() -> None:
+    run("import attnsmith; assert attnsmith.reference.attention and attnsmith.errors.ArgumentError")
+    run("import attnsmith; assert attnsmith.integrations.transformers.register")
+
+
 def test_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 

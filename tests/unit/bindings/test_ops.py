@@ -61,6 +61,14 @@ def test_fake_equals_real_in_layout(shape: str) -> None:
         assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
 
 
+def test_the_op_itself_checks_cpu_tensors() -> None:
+    q, k, v = make(*SHAPES["gqa"])
+    with pytest.raises(ValueError, match="seqlen"):
+        torch.ops.attnsmith.fwd(q, k, v[:, 1:], 0.3, False)
+    with pytest.raises(TypeError, match="dtype"):
+        torch.ops.attnsmith.fwd(q.float(), k.float(), v.float(), 0.3, False)
+
+
 def test_meta_tensors_give_shapes() -> None:
     q, k, v = (x.to("meta") for x in make(*SHAPES["gqa"]))
     out, lse = attnsmith.flash_attn_func(q, k, v, return_lse=True)

@@ -165,6 +165,33 @@ def test_float32_model_is_told_to_use_half_precision() -> None:
         assert first_output(model, input_ids=IDS).shape == (2, 9, 64)
 
 
+@pytest.mark.parametrize("kv_length,is_plain", [(9, True), (12, False)])
+def test_mask_function_with_cache_position(kv_length: int, is_plain: bool) -> None:
+    """4 queries after 5 tokens, over 9 keys or over a cache with 3 free slots."""
+    from transformers.masking_utils import causal_mask_function
+
+    options = {"kv_length": kv_length, "mask_function": causal_mask_function, "cache_position": torch.arange(5, 9)}
+    if is_plain:
+        assert integration.mask(batch_size=2, **options) is None
+    else:
+        with pytest.raises(NotImplementedError, match="cache"):
+            integration.mask(batch_size=2, **options)
+
+
+def test_a_custom_mask_function_counts_by_what_it_hides() -> None:
+    def call(function: Callable[..., Any], **options: Any) -> None:
+        integration.mask(batch_size=2, q_length=300, kv_length=300, mask_function=function, **options)
+
+    call(lambda b, h, q, k: (k <= q) & (k > q - 300))
+    with pytest.raises(NotImplementedError, match="custom mask"):
+        call(lambda b, h, q, k: (k <= q) & (k > q - 299))
+    with pytest.raises(NotImplementedError, match="custom mask"):
+        call(lambda b, h, q, k: k >= 0)
+    call(lambda b, h, q, k: k >= 0, allow_is_bidirectional_skip=True)
+    with pytest.raises(NotImplementedError, match="custom mask"):
+        call(lambda b, h, q, k: k <= q, allow_is_bidirectional_skip=True)
+
+
 class _Layer(torch.nn.Module):
     """A layer as Transformers passes it."""
 
