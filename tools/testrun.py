@@ -20,9 +20,11 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 REPORTS = CHECKOUT / "build" / "test-reports"
 
 NATIVE_PARTS = """
-from attnsmith.tools.ptxsim.build import library_path
-print("simulator core:", library_path().name)
 import attnsmith
+from attnsmith.progress import visible_progress
+from attnsmith.tools.ptxsim.build import library_path
+with visible_progress():
+    print("simulator core:", library_path().name, flush=True)
 print("launcher:", len(attnsmith.dispatch_table()), "kernels in the table")
 """
 
