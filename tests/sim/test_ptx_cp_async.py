@@ -102,6 +102,28 @@ def test_overwriting_a_buffer_shows_the_old_data_or_an_error_until_the_wait() ->
     assert got.tolist() == [7] * 128
 
 
+@pytest.mark.parametrize("wait", ["cp.async.wait_all;", ""], ids=["waited later", "never waited"])
+def test_storing_over_a_copy_in_flight_is_an_error(wait: str) -> None:
+    """Nothing orders the copy before the wait: either value could win."""
+    body = f"""
+      {ISSUE} cp.async.commit_group; mov.u32 %r5, 7; st.shared.v4.u32 [%r1], {{%r5, %r5, %r5, %r5}};
+      {wait} {COPY_BACK}"""
+    with pytest.raises(ptxsim.RaceError):
+        copy(body)
+
+
+@pytest.mark.parametrize("earlier", ["read", "write"])
+def test_copying_over_what_another_warp_still_uses_is_an_error(earlier: str) -> None:
+    """The hazard that the second barrier of a pipeline prevents."""
+    use = {"read": "ld.shared.u32 %r9, [%r7];", "write": "st.shared.u32 [%r7], %t;"}[earlier]
+    body = f"""
+      st.shared.v4.u32 [%r1], {{%t, %t, %t, %t}}; bar.sync 0; xor.b32 %r7, %r1, 512; setp.ge.u32 %p0, %t, 32;
+      @%p0 {use} BARRIER @!%p0 {ISSUE} cp.async.wait_all;"""
+    copy(body.replace("BARRIER", "bar.sync 0;"), 256, block=64)
+    with pytest.raises(ptxsim.RaceError):
+        copy(body.replace("BARRIER", ""), 256, block=64)
+
+
 @pytest.mark.parametrize("size, cache", [(4, "ca"), (8, "ca"), (16, "ca"), (16, "cg")])
 def test_sizes(size: int, cache: str) -> None:
     load = {4: "ld.shared.u32 %r10, [%r1];", 8: "ld.shared.v2.u32 {%r10, %r11}, [%r1];",

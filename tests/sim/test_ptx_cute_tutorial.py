@@ -7,6 +7,7 @@ cp.async pipelines, ldmatrix, mma.sync with swizzled shared memory (fp16) and pl
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import filelock
 import numpy as np
@@ -19,7 +20,7 @@ from tests.sim.ptx.cute_tutorial import HGEMM_TN, SGEMM_NT, VARIANTS, Variant, s
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> ptxsim.Module:
+def ptx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled once per test run, also when several xdist workers need it: CuTe's headers take their time."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sgemm_sm80.ptx"
@@ -28,7 +29,12 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> ptxsim.Module:
             # Only the PTX is needed: ptxas need not optimize.
             compiled = compile_source(source(), HGEMM_TN.name, target="sm_80", extra_flags=["--ptxas-options=-O0"])
             shared.write_text(compiled.ptx)
-    return ptxsim.load(shared)
+    return shared
+
+
+@pytest.fixture(scope="module")
+def module(ptx_file: Path) -> ptxsim.Module:
+    return ptxsim.load(ptx_file)
 
 
 def info(module: ptxsim.Module, variant: Variant) -> tuple[int, int, int, int, int]:
@@ -115,3 +121,23 @@ def test_too_large_a_grid_is_caught_as_out_of_bounds(module: ptxsim.Module) -> N
     args = [bm, bn, 4 * bk, 1.0, a, 4 * bk, b, 4 * bk, 0.0, c, bm]
     with pytest.raises(ptxsim.MemoryAccessError):
         module.launch(HGEMM_TN.name, (2, 1), threads, args, shared_bytes=shared)
+
+
+SYNCHRONIZATION = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
+
+
+def test_every_removed_barrier_wait_and_commit_is_reported(ptx_file: Path, module: ptxsim.Module) -> None:
+    """Each line of the fp16 kernel's pipeline is needed: without it the launch is an error, never a lucky pass."""
+    shared, threads, bm, bn, bk = info(module, HGEMM_TN)
+    a, b, c = torch.ones(bm, 5 * bk).half(), torch.ones(bn, 5 * bk).half(), torch.zeros(bn, bm).half()
+    args = [bm, bn, 5 * bk, 1.0, a, 5 * bk, b, 5 * bk, 0.0, c, bm]
+    lines = ptx_file.read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if f".entry {HGEMM_TN.name}(" in line)
+    last = next(i for i in range(first, len(lines)) if lines[i].startswith("}"))
+    removable = [i for i in range(first, last) if any(name in lines[i] for name in SYNCHRONIZATION)]
+    assert len(removable) >= 7
+    for index in removable:
+        broken = ptxsim.load("\n".join([*lines[:index], *lines[index + 1 :]]))
+        with pytest.raises((ptxsim.UninitializedRead, ptxsim.RaceError)):
+            broken.launch(HGEMM_TN.name, 1, threads, args, shared_bytes=shared)
+            pytest.fail(f"unnoticed: line {index - first}, {lines[index].strip()}")

@@ -425,3 +425,22 @@ def test_random_expression(rows: list[tuple[int, int, int]]) -> None:
 def test_integer_literals(literal: str, expected: int) -> None:
     ptx = entry(f"  mov.b32 %r0, {literal};\n  st.global.b32 [%out], %r0;")
     assert int(run_words(ptx, 1, block=1)[0]) == expected
+
+
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_bmsk(mode: str) -> None:
+    a, _ = operands(32, 2)
+    position = np.resize(np.array([0, 1, 5, 31, 32, 40, mask(32)], np.uint32), len(a))
+    width = np.resize(np.array([0, 1, 8, 31, 32, 33, 64, 5, 27, mask(32), 3], np.uint32), len(a))
+
+    def expected(a: int, b: int) -> int:
+        total = (a & 31) + (b & 31)
+        low = mask(32) << (a & 31)
+        high = mask(32) << total
+        if mode == "clamp" and a >= 32:
+            low = 0
+        if total >= 32 or (mode == "clamp" and (a >= 32 or b >= 32)):
+            high = 0
+        return low & ~high
+
+    check(f"bmsk.{mode}.b32 %d, %a, %b;", [position, width], 32, expected)

@@ -66,22 +66,27 @@ def test_attention_does_not_depend_on_timing(num_stages: int, schedule: str, asy
     assert (out.double() - want).abs().max() < 2e-3
 
 
-def test_attention_wait_is_needed() -> None:
-    """The same kernel without its cp.async.wait_group must not pass."""
-    compiled = kernels.attention(torch.float16, False, 64, 3)
+def test_removed_synchronization_is_reported_or_has_no_effect() -> None:
+    """Triton emits some barriers that nothing needs; every other removal must be an error, never a wrong result."""
+    compiled = kernels.attention(torch.float16, True, 64, 3)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 128, 64, generator=generator).half() for _ in range(3))
-    want, _ = kernels.run_attention(q, k, v, False, 3)
-    text = compiled.ptx
-    assert "cp.async.wait_group" in text
-    lines = [line for line in text.splitlines() if "cp.async.wait_group" not in line]
-    broken = ptxsim.load("\n".join(lines))
-    out, lse = torch.zeros_like(q), torch.zeros(1, 128)
-    scale_log2 = math.log2(math.e) / 8
-    args = [q, k, v, out, lse, 128, 128, scale_log2, *[None] * compiled.extra_pointers]
-    with pytest.raises(ptxsim.PtxSimError):
-        broken.launch(compiled.name, (2, 1), compiled.threads, args, shared_bytes=compiled.shared_bytes)
-        assert torch.equal(out, want), "a missing wait went unnoticed"
+    want, _ = kernels.run_attention(q, k, v, True, 3)
+    lines = compiled.ptx.splitlines()
+    removable = [i for i, line in enumerate(lines) if line.strip().startswith(("bar.sync", "cp.async.wait_group"))]
+    reported = 0
+    for index in removable:
+        out, lse = torch.zeros_like(q), torch.zeros(1, 128)
+        scale_log2 = math.log2(math.e) / 8
+        args = [q, k, v, out, lse, 128, 128, scale_log2, *[None] * compiled.extra_pointers]
+        broken = ptxsim.load("\n".join([*lines[:index], *lines[index + 1 :]]))
+        try:
+            broken.launch(compiled.name, (2, 1), compiled.threads, args, shared_bytes=compiled.shared_bytes)
+        except (ptxsim.UninitializedRead, ptxsim.RaceError):
+            reported += 1
+            continue
+        assert torch.equal(out, want), f"unnoticed: {lines[index].strip()}, line {index + 1}"
+    assert reported >= len(removable) / 2
 
 
 GEMMS = [(64, 64, 64), (100, 72, 96), (33, 130, 50)]
