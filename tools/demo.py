@@ -108,7 +108,7 @@ class Report:
     @property
     def bytes_are_counted(self) -> bool:
         """True on a simulated device."""
-        return self.device != "cuda"
+        return self.device.startswith("sim:")
 
     @property
     def worst_call(self) -> AttentionCall:
@@ -160,12 +160,14 @@ Progress = Callable[[str], None]
 
 
 def choose_device(name: str) -> str:
-    """`auto` is the GPU where there is one, else the simulated A100."""
+    """`auto` is the GPU where there is one that kernels are built for, else the simulated A100."""
     if name != "auto":
         return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "sim:a100"
+    try:
+        resolve_target("cuda")
+    except AttnsmithError:
+        return "sim:a100"
+    return "cuda"
 
 
 def model_path() -> Path:
@@ -301,13 +303,11 @@ def run_demo(device: str, progress: Progress) -> Report:
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     device = choose_device(device)
-    target = resolve_target(device)
-    report = Report(device=device, target=target, labels=[label for label, _ in TEXTS])
     start = time.perf_counter()
-    progress("loading MiniLM (6 layers, 12 heads, head_dim 32)")
-    path = model_path()
     with open_device(device) as torch_device:
-        encode_all(report, path, torch_device, progress)
+        report = Report(device=device, target=resolve_target(device), labels=[label for label, _ in TEXTS])
+        progress(f"loading MiniLM (6 layers, 12 heads, head_dim 32) to run on {device}")
+        encode_all(report, model_path(), torch_device, progress)
     report.seconds["total"] = time.perf_counter() - start
     return report
 

@@ -47,8 +47,8 @@ def resolve_target(name: str) -> str:
     short = name.removeprefix("sim:").lower()
     if short in DEVICE_TARGETS:
         return DEVICE_TARGETS[short]
-    if short == "cuda":
-        return _target_of_gpu()
+    if short.split(":")[0] == "cuda":
+        return _target_of_gpu(short)
     if any(character.isdigit() for character in short):
         return parse_target(short)
     raise SpecError(
@@ -59,17 +59,17 @@ def resolve_target(name: str) -> str:
     )
 
 
-def _target_of_gpu() -> str:
+def _target_of_gpu(name: str) -> str:
     import torch
 
     if not torch.cuda.is_available():
         raise SpecError(
-            asked="explain for device cuda",
+            asked=f"explain for device {name}",
             got="no CUDA GPU in this machine",
             allowed="a GPU, or a device by name",
             do="Pass --device a100 (or another name): the answer needs no GPU.",
         )
-    return target_for_capability(*torch.cuda.get_device_capability())
+    return target_for_capability(*torch.cuda.get_device_capability(name))
 
 
 def explain(problem: Problem, target: str) -> dict[str, Any]:

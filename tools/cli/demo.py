@@ -35,14 +35,19 @@ def command(device: str, as_json: bool) -> None:
 
 
 def show(report: Report, console: Console) -> None:
-    """Everything as tables."""
-    console.print()
-    console.print(kernel_table(report))
-    console.print(traffic_table(report))
-    console.print(similarity_table(report))
+    """Everything as tables, each under a line that says what it is."""
+    how = "counted by the simulator" if report.bytes_are_counted else "computed from the tiling"
+    tables = (
+        (f"Kernels: {DTYPE.value}, compiled for {report.target}, run on {report.device}", kernel_table(report)),
+        (f"Bytes that attention moved through global memory in all 6 layers, {how}", traffic_table(report)),
+        ("Cosine similarity of the texts, from our embeddings", similarity_table(report)),
+    )
+    for title, table in tables:
+        console.print(f"\n[bold]{title}[/]")
+        console.print(table)
     worst = report.worst_call
     console.print(
-        f"attention vs fp64 reference: worst of {len(report.calls)} calls is {worst.max_abs_err:.2e} in layer "
+        f"\nattention vs fp64 reference: worst of {len(report.calls)} calls is {worst.max_abs_err:.2e} in layer "
         f"{worst.layer} of '{worst.text}'; the tolerance rule allows {worst.allowed:.2e}"
     )
     console.print(f"embeddings vs the stock fp32 model: cosine {min(report.cosines):.7f} or more; {MIN_COSINE} needed")
@@ -53,24 +58,21 @@ def show(report: Report, console: Console) -> None:
 
 def kernel_table(report: Report) -> Table:
     """Kernels, how long they took to build, and how often they ran."""
-    table = Table(title=f"kernels ({DTYPE.value}, {report.target}, on {report.device})", title_justify="left")
-    for name in ("kernel", "build, CPU seconds", "", "launches"):
-        table.add_column(name, justify="left" if name == "kernel" else "right")
+    table = Table()
+    for name in ("kernel", "build, CPU seconds", "built", "launches"):
+        table.add_column(name, justify="left" if name in ("kernel", "built") else "right")
     for row in report.kernels:
         launches = sum(call.kernel == row.name for call in report.calls)
-        when = "earlier, found in the cache" if row.was_cached else "now"
+        when = "earlier: found in the cache" if row.was_cached else "now"
         table.add_row(row.name, f"{row.seconds:.1f}", when, str(launches))
     return table
 
 
 def traffic_table(report: Report) -> Table:
     """Bytes through global memory per text."""
-    how = "counted by the simulator" if report.bytes_are_counted else "computed from the tiling"
     table = Table(
-        title=f"bytes that attention moved through global memory, all 6 layers ({how})",
-        caption="naive = q + k + v + out, and the score matrix S and the probabilities P each written and read: "
-        "2 B x heads x (4 x tokens x head_dim + 4 x tokens x tokens) per layer",
-        title_justify="left",
+        caption="naive: q, k, v and out once, the scores S and the probabilities P each written and read;\n"
+        "per layer 2 B x heads x (4 x tokens x head_dim + 4 x tokens x tokens)",
         caption_justify="left",
     )
     for name in ("text", "tokens", "moved", "naive", "naive / moved", "q, k, v, out once"):
@@ -85,7 +87,7 @@ def traffic_table(report: Report) -> Table:
 
 def similarity_table(report: Report) -> Table:
     """Cosine similarity of every pair of texts."""
-    table = Table(title="cosine similarity of the texts (our embeddings)", title_justify="left")
+    table = Table()
     for name in ("", *report.labels):
         table.add_column(name, justify="right")
     for label, row in zip(report.labels, report.similarity, strict=True):
