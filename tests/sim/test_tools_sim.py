@@ -78,3 +78,10 @@ def test_demo_encodes_real_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {row["label"]: i for i, row in enumerate(facts["texts"])}
     similarity = facts["similarity"]
     assert similarity[table["cat"]][table["kitten"]] > similarity[table["cat"]][table["shares"]] + 0.3
+
+
+def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    example = next(block for block in readme.split("```python\n")[1:] if "attnsmith.simulate" in block)
+    exec(compile(example.split("```")[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("fwd_sm80_bf16_hdim64_causal_")
