@@ -32,6 +32,7 @@ class EntryBuilder {
   std::vector<u32> target_list(const std::string& name, int scope) const;
   const u32* keep(std::vector<u32> list);
   Entry& entry() { return *entry_; }
+  int sm() const { return module_.sm; }
 
  private:
   const Variable* find_variable(const std::string& name, int scope) const;
@@ -69,6 +70,7 @@ class Decoding {
   void finish() const;                                            // unsupported when a modifier is left
   const std::vector<std::string>& left() const { return mods_; }
   [[noreturn]] void unsupported(const std::string& reason) const { throw UnsupportedReason{reason}; }
+  void require_sm(int sm, const std::string& what) const;         // unsupported below that .target, as in ptxas
   [[noreturn]] void malformed(const std::string& reason) const;
 
   // ---- operands

@@ -37,6 +37,10 @@ void Decoding::finish() const {
   if (!inst.fn) unsupported("this form of " + raw.opcode);
 }
 
+void Decoding::require_sm(int sm, const std::string& what) const {
+  if (builder.sm() < sm) unsupported(what + " (needs .target sm_" + std::to_string(sm) + ")");
+}
+
 void Decoding::malformed(const std::string& reason) const { throw SimError("parse", reason, raw.line, raw.text); }
 
 void Decoding::need(size_t low, size_t high) const {

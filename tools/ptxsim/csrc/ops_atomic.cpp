@@ -142,6 +142,8 @@ void decode_atom(Decoding& d) {
   Ty type = d.take_type();
   if (op < 0 || !legal(static_cast<AtomOp>(op), type)) d.unsupported("this operation and type of " + d.raw.opcode);
   if (space == Space::Local || space == Space::Const || space == Space::Param) d.unsupported(d.raw.opcode + " of this state space");
+  if (d.inst.vec > 1) d.require_sm(90, "vector " + d.raw.opcode);
+  if (type == Ty::BF16 || type == Ty::BF16x2) d.require_sm(90, d.raw.opcode + " of bf16");
   size_t want = (red ? 2u : 3u) + (op == kCas ? 1u : 0u) + (hint ? 1u : 0u), at = red ? 0 : 1;
   d.need(want);
   d.inst.sub = static_cast<u8>(op);

@@ -178,6 +178,7 @@ void compare_sources(Decoding& d, size_t first, Ty type) {
 }
 
 void bind_compare(Decoding& d, Ty type, Cmp cmp, bool ftz, ExecFn plain, ExecFn pair) {
+  if (type == Ty::BF16 || type == Ty::BF16x2) d.require_sm(90, d.raw.opcode + " of bf16");
   if (ftz && type != Ty::F32 && type != Ty::F16 && type != Ty::F16x2) d.unsupported(".ftz for this type");
   if (type == Ty::F16x2 || type == Ty::BF16x2) {
     PairFn fn = type == Ty::BF16x2 ? pair_by_compare<LoadBf16>(cmp) : ftz ? pair_by_compare<LoadF16Ftz>(cmp) : pair_by_compare<LoadF16>(cmp);

@@ -82,12 +82,15 @@ void decode_nanosleep(Decoding& d) {
 
 void decode_prefetch(Decoding& d) {
   d.take_any({"global", "local"});
-  if (d.take_any({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty()) d.unsupported("this prefetch level");
+  if (d.raw.opcode == "prefetchu" && !d.take("L1")) d.unsupported("this prefetchu");
+  if (d.raw.opcode == "prefetch" && d.take_any({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty())
+    d.unsupported("this prefetch level");
   d.need(1);
   d.use(exec_nothing, Cls::Other);
 }
 
 void decode_griddepcontrol(Decoding& d) {
+  d.require_sm(90, "griddepcontrol");
   if (d.take_any({"launch_dependents", "wait"}).empty()) d.unsupported("this griddepcontrol");
   d.need(0);
   d.use(exec_nothing, Cls::Fence);
@@ -103,7 +106,7 @@ void add_control_ops(OpTable& t) {
   t["call"] = decode_call;
   t["fence"] = t["membar"] = decode_fence;
   t["nanosleep"] = decode_nanosleep;
-  t["prefetch"] = decode_prefetch;
+  t["prefetch"] = t["prefetchu"] = decode_prefetch;
   t["griddepcontrol"] = decode_griddepcontrol;
 }
 

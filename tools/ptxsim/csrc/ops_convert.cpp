@@ -239,6 +239,7 @@ void decode_pair(Decoding& d, Form f) {
   bool from_f32 = f.from == Ty::F32;
   bool fp8 = f.to == Ty::E4M3x2 || f.to == Ty::E5M2x2, from_fp8 = f.from == Ty::E4M3x2 || f.from == Ty::E5M2x2;
   bool known = from_f32 || (fp8 && f.from == Ty::F16x2) || (f.to == Ty::F16x2 && from_fp8);
+  if (fp8 || from_fp8) d.require_sm(89, "fp8 cvt");
   if (!known || f.integral || f.ftz || f.sat) d.unsupported("this packed cvt");
   d.need(from_f32 ? 3 : 2);
   d.inst.o[0] = d.dst(0, f.to), d.inst.o[1] = d.src(1, f.from);
@@ -272,6 +273,9 @@ void decode_cvt(Decoding& d) {
   if (pair(f.to) || pair(f.from)) return decode_pair(d, f);
   auto convertible = [](Ty t) { return real(t) || (t >= Ty::U8 && t <= Ty::S64); };
   if (!convertible(f.to) || !convertible(f.from) || f.from == Ty::TF32) d.unsupported("cvt between these types");
+  bool new_bf16 = (f.to == Ty::BF16 && f.from != Ty::F32) || (f.from == Ty::BF16 && f.to != Ty::F32);
+  if (new_bf16) d.require_sm(90, "cvt between bf16 and types other than f32");
+  if (f.to == Ty::TF32 && f.mode != Rnd::RNA) d.require_sm(90, "cvt.tf32 with .rn or .rz");
   d.need(2);
   Ty to_reg = f.to == Ty::TF32 ? Ty::B32 : f.to;
   d.inst.o[0] = d.dst(0, to_reg, true), d.inst.o[1] = d.src(1, f.from, true);

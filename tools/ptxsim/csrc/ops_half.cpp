@@ -140,6 +140,7 @@ void decode_half_arith(Decoding& d) {
   d.take("rn");
   d.inst.sub = static_cast<u8>((d.take("ftz") ? kFtz : 0) | (d.take("sat") ? kSat : 0) | (d.take("relu") ? kRelu : 0));
   if ((d.inst.sub & kRelu) && op != "fma") d.unsupported(".relu of " + op);
+  if (op != "fma" && (type == Ty::BF16 || type == Ty::BF16x2)) d.require_sm(90, op + " of bf16");
   if (op == "add") return bind(d, type, arith_form<HAdd, false>(type), 2);
   if (op == "sub") return bind(d, type, arith_form<HSub, false>(type), 2);
   if (op == "mul") return bind(d, type, arith_form<HMul, false>(type), 2);

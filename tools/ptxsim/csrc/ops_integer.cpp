@@ -154,6 +154,8 @@ void decode_carry(Decoding& d, u8 kind, bool reads) {
   bind(d, type, fn, kind >= 2 ? 3 : 2);
 }
 
+bool is_packed(Ty t) { return t == Ty::U16x2 || t == Ty::S16x2; }
+
 bool has_mod(const Decoding& d, const char* mod) {
   for (const std::string& m : d.raw.mods)
     if (m == mod) return true;
@@ -164,6 +166,7 @@ void decode_add(Decoding& d) {
   Ty type = d.peek_type();
   if (is_float(type)) return decode_float_arith(d);
   bool add = d.raw.opcode == "add";
+  if (is_packed(type)) d.require_sm(90, "packed 16-bit add");
   if (has_mod(d, "cc")) return decode_carry(d, add ? 0 : 1, false);
   d.take_type();
   if (d.take("sat")) {
@@ -215,7 +218,9 @@ void decode_min_max(Decoding& d) {
   if (is_float(type)) return decode_float_min_max(d);
   d.take_type();
   bool min = d.raw.opcode == "min";
+  if (is_packed(type)) d.require_sm(90, "packed 16-bit min and max");
   if (d.take("relu")) {
+    d.require_sm(90, ".relu of integers");
     if (type != Ty::S32 && type != Ty::S16x2) d.unsupported(".relu for this type");
     return bind(d, type, min ? for_ints2<MinRelu>(type) : for_ints2<MaxRelu>(type), 2);
   }

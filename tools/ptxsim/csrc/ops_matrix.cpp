@@ -74,6 +74,7 @@ void exec_stmatrix(Warp& w, const Inst& i, u32 m) {
 
 void decode_matrix(Decoding& d) {
   bool load = d.raw.opcode == "ldmatrix";
+  if (!load) d.require_sm(90, "stmatrix");
   if (!d.take("sync") || !d.take("aligned")) d.unsupported(d.raw.opcode + " without .sync.aligned");
   if (!d.take("m8n8")) d.unsupported(d.raw.opcode + " of this shape");
   std::string num = d.take_any({"x1", "x2", "x4"});

@@ -139,6 +139,7 @@ void decode_mma(Decoding& d) {
   d.need(4);
   for (const Row& row : kRows) {
     if (shape != row.shape || row.a != ta || row.b != tb) continue;
+    if (row.k == 32 && ta != Ty::S8 && ta != Ty::U8) d.require_sm(89, "fp8 mma");
     bool integer = ta == Ty::S8 || ta == Ty::U8, d_half = td == Ty::F16, c_half = tc == Ty::F16;
     if (integer ? td != Ty::S32 || tc != Ty::S32 : (td != Ty::F32 && !d_half) || (tc != Ty::F32 && !c_half)) break;
     if ((d_half || c_half) && ta != Ty::F16 && type_bytes(ta) != 1) break;

@@ -100,6 +100,7 @@ void decode_mufu(Decoding& d) {
     if (type == Ty::F32) return d.use(ftz ? r.f32_ftz : r.f32, Cls::Mufu);
     if (!is_half(type)) break;
     bool bf16 = type == Ty::BF16 || type == Ty::BF16x2;
+    if (bf16) d.require_sm(90, op + " of bf16");
     d.inst.sub = static_cast<u8>((bf16 ? 1 : 0) | (ftz ? 2 : 0));
     d.inst.vec = type == Ty::F16x2 || type == Ty::BF16x2 ? 2 : 1;
     return d.use(r.half, Cls::Mufu);

@@ -164,6 +164,7 @@ void decode_activemask(Decoding& d) {
 }
 
 void decode_elect(Decoding& d) {
+  d.require_sm(90, "elect");
   need_sync(d);
   d.need(2);
   d.inst.o[0] = split_pair(d, d.op(0), Ty::B32, &d.inst.o[2]);
