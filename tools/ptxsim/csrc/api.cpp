@@ -27,7 +27,8 @@ bool guarded(char** error_json, F f) {
   } catch (const SimError& error) {
     if (error_json) *error_json = copy_out(error.to_json());
   } catch (const std::exception& error) {
-    if (error_json) *error_json = copy_out(SimError("launch", std::string("simulator failure: ") + error.what()).to_json());
+    if (error_json)
+      *error_json = copy_out(SimError("launch", std::string("simulator failure: ") + error.what()).to_json());
   }
   return false;
 }
@@ -84,8 +85,8 @@ const Entry& find_entry(const Module& m, const char* kernel) {
     if (e.name == kernel) return e;
     names += (names.empty() ? "" : ", ") + e.name;
   }
-  throw SimError("launch", "CUDA_ERROR_NOT_FOUND: no kernel '" + std::string(kernel) + "' in the module; it has: " +
-                               (names.empty() ? "none" : names));
+  throw SimError("launch", "CUDA_ERROR_NOT_FOUND: no kernel '" + std::string(kernel) +
+                               "' in the module; it has: " + (names.empty() ? "none" : names));
 }
 
 void launch(const Module& m, const char* kernel, const ptxsim_launch_config& config, const void* params,
@@ -93,11 +94,14 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
   const Entry& entry = find_entry(m, kernel);
   const Device* device = find_device(config.device ? config.device : "a100");
   if (!device)
-    throw SimError("launch", "CUDA_ERROR_INVALID_DEVICE: no device '" + std::string(config.device) + "'; known: " + device_names());
+    throw SimError("launch", "CUDA_ERROR_INVALID_DEVICE: no device '" + std::string(config.device) +
+                                 "'; known: " + device_names());
   if (!entry.unsupported.empty()) {
     const Unsupported& u = entry.unsupported[0];
-    throw SimError("unsupported", "kernel " + entry.name + ", PTX line " + std::to_string(u.line) + ": " + u.reason +
-                                      " is not implemented: " + u.text, u.line, u.text);
+    throw SimError("unsupported",
+                   "kernel " + entry.name + ", PTX line " + std::to_string(u.line) + ": " + u.reason +
+                       " is not implemented: " + u.text,
+                   u.line, u.text);
   }
   validate_launch(m, entry, *device, config, param_size);
   Launch run;
@@ -117,7 +121,8 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
                    [](const Allocation& a, const Allocation& b) { return a.base < b.base; });
   run.threads = config.block[0] * config.block[1] * config.block[2];
   run.num_warps = (run.threads + kLanes - 1) / kLanes;
-  run.smem_bytes = config.dynamic_smem_bytes ? entry.dynamic_smem_offset + config.dynamic_smem_bytes : entry.static_smem;
+  run.smem_bytes =
+      config.dynamic_smem_bytes ? entry.dynamic_smem_offset + config.dynamic_smem_bytes : entry.static_smem;
   run.num_ctas = static_cast<u64>(config.grid[0]) * config.grid[1] * config.grid[2];
   run.check_bounds = config.check_flags & 1, run.check_init = config.check_flags & 2;
   run.check_races = !(config.check_flags & 4);

@@ -73,7 +73,7 @@ struct RawEntry {
   std::vector<Variable> variables;  // declared inside the body
   std::vector<Label> labels;
   std::vector<TargetList> target_lists;
-  std::vector<int> scope_parent;    // scope 0 is the body
+  std::vector<int> scope_parent;  // scope 0 is the body
   std::vector<RawInst> insts;
   u32 maxntid[3] = {0, 0, 0}, reqntid[3] = {0, 0, 0};
   u32 reqcluster[3] = {0, 0, 0};

@@ -12,7 +12,7 @@ namespace {
 struct Block {
   u32 first = 0, last = 0;  // instruction range, inclusive
   std::vector<int> succs, preds;
-  bool exits = false;       // ends with an unconditional exit
+  bool exits = false;  // ends with an unconditional exit
 };
 
 struct Graph {

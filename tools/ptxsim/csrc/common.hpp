@@ -26,12 +26,38 @@ constexpr u32 kFullMask = 0xffffffffu;
 constexpr u32 kNoPc = 0xffffffffu;
 
 enum class Ty : u8 {
-  None, Pred, B8, B16, B32, B64, B128, U8, U16, U32, U64, S8, S16, S32, S64,
-  F16, F16x2, BF16, BF16x2, TF32, F32, F64, E4M3, E5M2, E4M3x2, E5M2x2, U16x2, S16x2,
+  None,
+  Pred,
+  B8,
+  B16,
+  B32,
+  B64,
+  B128,
+  U8,
+  U16,
+  U32,
+  U64,
+  S8,
+  S16,
+  S32,
+  S64,
+  F16,
+  F16x2,
+  BF16,
+  BF16x2,
+  TF32,
+  F32,
+  F64,
+  E4M3,
+  E5M2,
+  E4M3x2,
+  E5M2x2,
+  U16x2,
+  S16x2,
 };
 
-int type_bytes(Ty type);                    // 0 for Pred and None
-Ty type_from_name(const std::string& name); // "f32" -> Ty::F32; Ty::None when it is no type
+int type_bytes(Ty type);                     // 0 for Pred and None
+Ty type_from_name(const std::string& name);  // "f32" -> Ty::F32; Ty::None when it is no type
 const char* type_name(Ty type);
 inline bool is_signed(Ty t) { return t == Ty::S8 || t == Ty::S16 || t == Ty::S32 || t == Ty::S64; }
 

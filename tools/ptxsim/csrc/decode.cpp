@@ -92,13 +92,15 @@ u32 EntryBuilder::symbol_slot(const Operand& op, int scope, int width, Space* sp
         return const_slot(added, width, ConstSlot::DynamicShared);
       }
       return const_slot(place(var, &entry_->static_smem) + added, width);
-    case Space::Local: return const_slot(place(var, &entry_->local_bytes) + added, width);
+    case Space::Local:
+      return const_slot(place(var, &entry_->local_bytes) + added, width);
     case Space::Global:
     case Space::Const:
       for (const GlobalVariable& global : module_.globals)
         if (global.name == op.name) return const_slot(reinterpret_cast<u64>(global.data) + added, width);
       break;
-    default: break;
+    default:
+      break;
   }
   throw UnsupportedReason{"address of '" + op.name + "'"};
 }

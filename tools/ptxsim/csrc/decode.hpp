@@ -70,7 +70,7 @@ class Decoding {
   void finish() const;                                            // unsupported when a modifier is left
   const std::vector<std::string>& left() const { return mods_; }
   [[noreturn]] void unsupported(const std::string& reason) const { throw UnsupportedReason{reason}; }
-  void require_sm(int sm, const std::string& what) const;         // unsupported below that .target, as in ptxas
+  void require_sm(int sm, const std::string& what) const;  // unsupported below that .target, as in ptxas
   [[noreturn]] void malformed(const std::string& reason) const;
 
   // ---- operands
@@ -85,7 +85,7 @@ class Decoding {
   u32 pred_dst(const Operand& operand);
   u32 pred_src(const Operand& operand, u32 negation_bit);  // sets the bit in inst.pneg
   bool is_pred(const Operand& operand) const;
-  int width_of(const Operand& operand, Ty type) const;     // register width, or the type's for others
+  int width_of(const Operand& operand, Ty type) const;  // register width, or the type's for others
   void use(ExecFn fn, Cls cls) { inst.fn = fn, inst.cls = cls; }
 
  private:

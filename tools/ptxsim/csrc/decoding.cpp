@@ -81,9 +81,12 @@ u32 Decoding::src(const Operand& operand, Ty type, bool any_width) {
     case Operand::Float64:
       if (width == 32) return builder.const_slot(bit_cast<u32>(float(bit_cast<double>(operand.bits))), 32);
       return builder.const_slot(operand.bits, width);
-    case Operand::Special: return builder.special_slot(operand.name, width);
-    case Operand::Symbol: return builder.symbol_slot(operand, raw.scope, width);
-    default: malformed("operand kind not allowed here");
+    case Operand::Special:
+      return builder.special_slot(operand.name, width);
+    case Operand::Symbol:
+      return builder.symbol_slot(operand, raw.scope, width);
+    default:
+      malformed("operand kind not allowed here");
   }
 }
 

@@ -13,14 +13,18 @@ using Slot = std::conditional_t<(sizeof(T) <= 4), u32, u64>;
 
 template <class T>
 inline T from_slot(Slot<T> raw) {
-  if constexpr (std::is_floating_point_v<T>) return bit_cast<T>(raw);
-  else return static_cast<T>(raw);
+  if constexpr (std::is_floating_point_v<T>)
+    return bit_cast<T>(raw);
+  else
+    return static_cast<T>(raw);
 }
 
 template <class T>
 inline Slot<T> to_slot(T value) {
-  if constexpr (std::is_floating_point_v<T>) return bit_cast<Slot<T>>(value);
-  else return static_cast<std::make_unsigned_t<T>>(value);
+  if constexpr (std::is_floating_point_v<T>)
+    return bit_cast<Slot<T>>(value);
+  else
+    return static_cast<std::make_unsigned_t<T>>(value);
 }
 
 template <class S>

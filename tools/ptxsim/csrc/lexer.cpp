@@ -101,8 +101,10 @@ class Lexer {
     if (source_[pos_] == '0' && (c1 == 'd' || c1 == 'D')) return hex_float(16, Tok::Float64);
     int base = 10;
     size_t start = pos_, end = pos_;
-    if (source_[pos_] == '0' && (c1 == 'x' || c1 == 'X')) base = 16, start = end = pos_ + 2;
-    else if (source_[pos_] == '0' && (c1 == 'b' || c1 == 'B')) base = 2, start = end = pos_ + 2;
+    if (source_[pos_] == '0' && (c1 == 'x' || c1 == 'X'))
+      base = 16, start = end = pos_ + 2;
+    else if (source_[pos_] == '0' && (c1 == 'b' || c1 == 'B'))
+      base = 2, start = end = pos_ + 2;
     while (std::isalnum(static_cast<unsigned char>(at(end)))) ++end;
     if (base == 10 && (at(end) == '.' || is_exponent(pos_, end))) return decimal_float();
     Token token = make(Tok::Int, end);

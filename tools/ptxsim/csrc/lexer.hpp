@@ -10,13 +10,13 @@
 namespace ptxsim {
 
 enum class Tok : u8 {
-  Ident,   // add  %r1  $L__BB0_1
-  Dot,     // .global  .L2::128B  (text without the dot)
-  Int,     // 42 0x1F 017 0b101 1U
-  Float32, // 0f3F800000
-  Float64, // 0d..., 1.5
+  Ident,    // add  %r1  $L__BB0_1
+  Dot,      // .global  .L2::128B  (text without the dot)
+  Int,      // 42 0x1F 017 0b101 1U
+  Float32,  // 0f3F800000
+  Float64,  // 0d..., 1.5
   String,
-  Punct,   // one character
+  Punct,  // one character
   End,
 };
 

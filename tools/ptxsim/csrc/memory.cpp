@@ -71,9 +71,9 @@ u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access
         for (const Allocation& a : launch.allocations)
           other = other || (a.writable && address >= a.base && address - a.base + bytes <= a.bytes);
         if (!other)
-          throw_lane_error(w, i, lane, "memory", address,
-                           "write to '" + it->name + "', which is read-only, at byte " +
-                               std::to_string(address - it->base));
+          throw_lane_error(
+              w, i, lane, "memory", address,
+              "write to '" + it->name + "', which is read-only, at byte " + std::to_string(address - it->base));
         continue;
       }
       w.worker->cached.base = it->base, w.worker->cached.bytes = it->bytes, w.worker->cached.writable = it->writable;

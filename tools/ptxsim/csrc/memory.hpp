@@ -18,15 +18,17 @@ u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access
 
 inline void check_aligned(Warp& w, const Inst& i, int lane, u64 address, u32 bytes) {
   if (__builtin_expect((address & (bytes - 1)) != 0, 0))
-    throw_lane_error(w, i, lane, "misaligned", address,
-                     "address " + hex(address) + " is not a multiple of the access size, " + std::to_string(bytes) + " B");
+    throw_lane_error(
+        w, i, lane, "misaligned", address,
+        "address " + hex(address) + " is not a multiple of the access size, " + std::to_string(bytes) + " B");
 }
 
 inline u8* global_ptr(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access) {
   check_aligned(w, i, lane, address, bytes);
   const Allocation& a = w.worker->cached;
-  if (__builtin_expect(address - a.base < a.bytes && address - a.base + bytes <= a.bytes &&
-                           (a.writable || access == Access::Read), 1))
+  if (__builtin_expect(
+          address - a.base < a.bytes && address - a.base + bytes <= a.bytes && (a.writable || access == Access::Read),
+          1))
     return reinterpret_cast<u8*>(address);
   return global_slow(w, i, lane, address, bytes, access);
 }
@@ -98,9 +100,12 @@ inline Space resolve_generic(u64* address) {
 inline u8* space_ptr(Warp& w, const Inst& i, int lane, Space space, u64 address, u32 bytes, Access access) {
   if (space == Space::Generic) space = resolve_generic(&address);
   switch (space) {
-    case Space::Shared: return shared_ptr(w, i, lane, address, bytes, access);
-    case Space::Local: return local_ptr(w, i, lane, address, bytes);
-    default: return global_ptr(w, i, lane, address, bytes, access);
+    case Space::Shared:
+      return shared_ptr(w, i, lane, address, bytes, access);
+    case Space::Local:
+      return local_ptr(w, i, lane, address, bytes);
+    default:
+      return global_ptr(w, i, lane, address, bytes, access);
   }
 }
 

@@ -15,7 +15,8 @@ void read_target(const std::string& target, Module* module) {
   std::string suffix = target.substr(3 + used);
   module->arch_specific = suffix == "a";
   if (!suffix.empty() && suffix != "a") throw SimError("unsupported", ".target " + target + " is not implemented");
-  if (module->sm > 90) throw SimError("unsupported", ".target " + target + " is newer than sm_90a, the newest simulated");
+  if (module->sm > 90)
+    throw SimError("unsupported", ".target " + target + " is newer than sm_90a, the newest simulated");
 }
 
 void place_global(const Variable& var, Module* module) {

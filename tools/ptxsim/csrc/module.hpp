@@ -19,8 +19,34 @@ using ExecFn = void (*)(Warp&, const Inst&, u32 mask);
 
 // Instruction classes of the statistics.
 enum class Cls : u8 {
-  Alu, Fp, Half, Cvt, Mov, Mufu, Fp64, Mma, Ldmatrix, Stmatrix, LdGlobal, StGlobal, LdShared, StShared, LdLocal,
-  StLocal, LdParam, LdConst, LdGeneric, StGeneric, Atom, CpAsync, WarpOp, Barrier, Branch, Fence, Other, kCount,
+  Alu,
+  Fp,
+  Half,
+  Cvt,
+  Mov,
+  Mufu,
+  Fp64,
+  Mma,
+  Ldmatrix,
+  Stmatrix,
+  LdGlobal,
+  StGlobal,
+  LdShared,
+  StShared,
+  LdLocal,
+  StLocal,
+  LdParam,
+  LdConst,
+  LdGeneric,
+  StGeneric,
+  Atom,
+  CpAsync,
+  WarpOp,
+  Barrier,
+  Branch,
+  Fence,
+  Other,
+  kCount,
 };
 const char* class_name(Cls cls);
 
@@ -37,17 +63,17 @@ struct Inst {
   const u32* ext = nullptr;  // operand lists longer than o
   i64 imm = 0;               // address displacement or family data
   u32 o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-  u32 guard = 0;             // predicate number
+  u32 guard = 0;  // predicate number
   u32 target = kNoPc, reconv = kNoPc, index = 0;
-  u32 pneg = 0;              // bit k: predicate operand k is negated
-  u32 flops = 0;             // tensor operations per warp instruction
-  u8 guard_mode = 0;         // 0 none, 1 @p, 2 @!p
+  u32 pneg = 0;       // bit k: predicate operand k is negated
+  u32 flops = 0;      // tensor operations per warp instruction
+  u8 guard_mode = 0;  // 0 none, 1 @p, 2 @!p
   u8 flags = 0;
   Cls cls = Cls::Other;
-  u8 bytes = 0;              // bytes per element of a memory access
-  u8 vec = 1;                // elements of a memory access
-  u8 sub = 0;                // family data
-  u8 width[2] = {0, 0};      // register widths in bits, family data
+  u8 bytes = 0;          // bytes per element of a memory access
+  u8 vec = 1;            // elements of a memory access
+  u8 sub = 0;            // family data
+  u8 width[2] = {0, 0};  // register widths in bits, family data
 };
 
 // A value the decoder knew: one 32-lane vector, filled per launch.
@@ -59,11 +85,52 @@ struct ConstSlot {
 };
 
 enum class Special : u8 {
-  TidX, TidY, TidZ, NtidX, NtidY, NtidZ, CtaidX, CtaidY, CtaidZ, NctaidX, NctaidY, NctaidZ, Laneid, Warpid, Nwarpid,
-  Smid, Nsmid, Gridid, LanemaskEq, LanemaskLe, LanemaskLt, LanemaskGe, LanemaskGt, DynamicSmem, TotalSmem,
-  ClusterCtaidX, ClusterCtaidY, ClusterCtaidZ, ClusterNctaidX, ClusterNctaidY, ClusterNctaidZ, ClusteridX, ClusteridY,
-  ClusteridZ, NclusteridX, NclusteridY, NclusteridZ, ClusterCtarank, ClusterNctarank, IsExplicitCluster,
-  Clock, ClockHi, Clock64, Globaltimer, GlobaltimerLo, GlobaltimerHi,  // change while a kernel runs
+  TidX,
+  TidY,
+  TidZ,
+  NtidX,
+  NtidY,
+  NtidZ,
+  CtaidX,
+  CtaidY,
+  CtaidZ,
+  NctaidX,
+  NctaidY,
+  NctaidZ,
+  Laneid,
+  Warpid,
+  Nwarpid,
+  Smid,
+  Nsmid,
+  Gridid,
+  LanemaskEq,
+  LanemaskLe,
+  LanemaskLt,
+  LanemaskGe,
+  LanemaskGt,
+  DynamicSmem,
+  TotalSmem,
+  ClusterCtaidX,
+  ClusterCtaidY,
+  ClusterCtaidZ,
+  ClusterNctaidX,
+  ClusterNctaidY,
+  ClusterNctaidZ,
+  ClusteridX,
+  ClusteridY,
+  ClusteridZ,
+  NclusteridX,
+  NclusteridY,
+  NclusteridZ,
+  ClusterCtarank,
+  ClusterNctarank,
+  IsExplicitCluster,
+  Clock,
+  ClockHi,
+  Clock64,
+  Globaltimer,
+  GlobaltimerLo,
+  GlobaltimerHi,  // change while a kernel runs
 };
 inline bool is_dynamic(Special s) { return s >= Special::Clock; }
 bool special_from_name(const std::string& name, Special* out, int* width);
@@ -89,8 +156,8 @@ struct Entry {
   std::vector<ConstSlot> consts;
   std::vector<SpecialSlot> specials;
   std::deque<std::vector<u32>> ext_pool;
-  u32 reg_words = 0;               // register file of one warp, in 4-byte words
-  u32 data_words = 0;              // its leading part that holds registers, the rest are constants
+  u32 reg_words = 0;   // register file of one warp, in 4-byte words
+  u32 data_words = 0;  // its leading part that holds registers, the rest are constants
   u32 num_preds = 0;
   u32 static_smem = 0, dynamic_smem_offset = 0, local_bytes = 0;
   u32 maxntid[3] = {0, 0, 0}, reqntid[3] = {0, 0, 0}, reqcluster[3] = {0, 0, 0};

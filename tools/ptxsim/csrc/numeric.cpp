@@ -11,11 +11,16 @@ namespace {
 double round_scaled(double scaled, Rnd mode, bool negative) {
   double low = std::floor(scaled), rest = scaled - low;
   switch (mode) {
-    case Rnd::RN: return rest > 0.5 || (rest == 0.5 && std::fmod(low, 2.0) == 1.0) ? low + 1 : low;
-    case Rnd::RNA: return rest >= 0.5 ? low + 1 : low;
-    case Rnd::RZ: return low;
-    case Rnd::RM: return negative && rest > 0 ? low + 1 : low;
-    case Rnd::RP: return !negative && rest > 0 ? low + 1 : low;
+    case Rnd::RN:
+      return rest > 0.5 || (rest == 0.5 && std::fmod(low, 2.0) == 1.0) ? low + 1 : low;
+    case Rnd::RNA:
+      return rest >= 0.5 ? low + 1 : low;
+    case Rnd::RZ:
+      return low;
+    case Rnd::RM:
+      return negative && rest > 0 ? low + 1 : low;
+    case Rnd::RP:
+      return !negative && rest > 0 ? low + 1 : low;
   }
   return low;
 }
@@ -62,7 +67,10 @@ double decode_float(u32 bits, const FloatFormat& f) {
 }
 
 HostRounding::HostRounding(Rnd mode) : before_(std::fegetround()) {
-  std::fesetround(mode == Rnd::RZ ? FE_TOWARDZERO : mode == Rnd::RM ? FE_DOWNWARD : mode == Rnd::RP ? FE_UPWARD : FE_TONEAREST);
+  std::fesetround(mode == Rnd::RZ   ? FE_TOWARDZERO
+                  : mode == Rnd::RM ? FE_DOWNWARD
+                  : mode == Rnd::RP ? FE_UPWARD
+                                    : FE_TONEAREST);
 }
 HostRounding::~HostRounding() { std::fesetround(before_); }
 

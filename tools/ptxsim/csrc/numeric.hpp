@@ -23,8 +23,10 @@ inline float flush(float x) {
 }
 template <bool kFtz>
 inline float maybe_flush(float x) {
-  if constexpr (kFtz) return flush(x);
-  else return x;
+  if constexpr (kFtz)
+    return flush(x);
+  else
+    return x;
 }
 
 // .sat: [0, 1], NaN to +0.

@@ -27,7 +27,8 @@ void exec_copy(Warp& w, const Inst& i, u32 m) {
     int l = __builtin_ctz(left);
     u32 size = (ignore >> l & 1) ? 0 : sizes ? sizes[l] : i.bytes;
     if (size > i.bytes)
-      throw_lane_error(w, i, l, "memory", dst[l], "cp.async src-size " + std::to_string(size) + " exceeds cp-size " + std::to_string(i.bytes));
+      throw_lane_error(w, i, l, "memory", dst[l],
+                       "cp.async src-size " + std::to_string(size) + " exceeds cp-size " + std::to_string(i.bytes));
     shared_ptr(w, i, l, dst[l], i.bytes, Access::Write);
     std::memset(w.cta->smem_state.data() + dst[l], kInFlight, i.bytes);
     if (size) {
@@ -36,10 +37,11 @@ void exec_copy(Warp& w, const Inst& i, u32 m) {
       global_ptr(w, i, l, src[l], 1, Access::Read), global_ptr(w, i, l, last, 1, Access::Read);
       nonempty |= 1u << l, read += size;
     }
-    copy.dst[l] = offsets[l] = static_cast<u32>(dst[l]), copy.src[l] = src[l], copy.src_bytes[l] = static_cast<u8>(size);
+    copy.dst[l] = offsets[l] = static_cast<u32>(dst[l]), copy.src[l] = src[l],
+    copy.src_bytes[l] = static_cast<u8>(size);
   }
   race_write(w, i, m, copy.dst, i.bytes, m);  // the copy may land at once
-  for (u32 left = m; left;) {  // one record per group number; lanes nearly always agree
+  for (u32 left = m; left;) {                 // one record per group number; lanes nearly always agree
     u32 group = w.copy_group[__builtin_ctz(left)], same = 0;
     for (u32 rest = left; rest; rest &= rest - 1)
       if (w.copy_group[__builtin_ctz(rest)] == group) same |= rest & (0 - rest);
@@ -82,7 +84,8 @@ void decode_copy(Decoding& d) {
   d.need(hint ? 4 : 3, hint ? 5 : 4);
   if (d.op(2).kind != Operand::Int) d.malformed("cp-size is not a constant");
   u64 bytes = d.op(2).bits;
-  if (cg ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) d.malformed("illegal cp-size " + std::to_string(bytes));
+  if (cg ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16)
+    d.malformed("illegal cp-size " + std::to_string(bytes));
   d.inst.bytes = static_cast<u8>(bytes);
   Space shared = Space::Shared, global = Space::Global;
   d.inst.o[1] = address_slot(d, d.op(1), &global, &d.inst.sub);
@@ -90,8 +93,10 @@ void decode_copy(Decoding& d) {
   d.inst.ext = d.builder.keep({static_cast<u32>(src_offset), static_cast<u32>(src_offset >> 32)});
   d.inst.o[0] = address_slot(d, d.op(0), &shared, &d.inst.width[0]);
   if (d.count() == (hint ? 5u : 4u)) {
-    if (d.is_pred(d.op(3))) d.inst.o[3] = d.pred_src(d.op(3), 3), d.inst.width[1] = 2;
-    else d.inst.o[2] = d.src(3, Ty::U32), d.inst.width[1] = 1;
+    if (d.is_pred(d.op(3)))
+      d.inst.o[3] = d.pred_src(d.op(3), 3), d.inst.width[1] = 2;
+    else
+      d.inst.o[2] = d.src(3, Ty::U32), d.inst.width[1] = 1;
   }
   d.use(exec_copy, Cls::CpAsync);
 }

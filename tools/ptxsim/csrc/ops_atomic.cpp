@@ -41,23 +41,35 @@ u64 min_max(AtomOp op, u64 old, u64 b) {
 
 u64 update(AtomOp op, Ty type, u64 old, u64 b, u64 c, bool flushes) {
   switch (op) {
-    case kAnd: return old & b;
-    case kOr: return old | b;
-    case kXor: return old ^ b;
-    case kExch: return b;
-    case kCas: return old == b ? c : old;
-    case kInc: return static_cast<u32>(old) >= static_cast<u32>(b) ? 0 : old + 1;
-    case kDec: return old == 0 || static_cast<u32>(old) > static_cast<u32>(b) ? b : old - 1;
-    default: break;
+    case kAnd:
+      return old & b;
+    case kOr:
+      return old | b;
+    case kXor:
+      return old ^ b;
+    case kExch:
+      return b;
+    case kCas:
+      return old == b ? c : old;
+    case kInc:
+      return static_cast<u32>(old) >= static_cast<u32>(b) ? 0 : old + 1;
+    case kDec:
+      return old == 0 || static_cast<u32>(old) > static_cast<u32>(b) ? b : old - 1;
+    default:
+      break;
   }
   if (is_half(type)) return half_update(op, type, old, b);
   if (is_float(type)) return float_update(op, type, old, b, flushes);
   if (op == kAdd) return old + b;
   switch (type) {
-    case Ty::S32: return min_max<i32>(op, old, b);
-    case Ty::S64: return min_max<i64>(op, old, b);
-    case Ty::U32: return min_max<u32>(op, old, b);
-    default: return min_max<u64>(op, old, b);
+    case Ty::S32:
+      return min_max<i32>(op, old, b);
+    case Ty::S64:
+      return min_max<i64>(op, old, b);
+    case Ty::U32:
+      return min_max<u32>(op, old, b);
+    default:
+      return min_max<u64>(op, old, b);
   }
 }
 
@@ -70,7 +82,8 @@ u64 apply(u8* p, bool shared, AtomOp op, Ty type, u64 b, u64 c) {
     return old;
   }
   T old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(at, &old, static_cast<T>(update(op, type, old, b, c, true)), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  while (!__atomic_compare_exchange_n(at, &old, static_cast<T>(update(op, type, old, b, c, true)), false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
   return old;
 }
@@ -95,11 +108,14 @@ void exec_atom(Warp& w, const Inst& i, u32 m) {
       u64 c = op == kCas ? read_slot(w, i.ext[first_b + 1], i.bytes, l) : 0;
       u8* at = p + k * i.bytes;
       bool shared = space != Space::Global;
-      u64 old = i.bytes == 8 ? apply<u64>(at, shared, op, type, b, c)
-                : i.bytes == 4 ? apply<u32>(at, shared, op, type, b, c) : apply<u16>(at, shared, op, type, b, c);
+      u64 old = i.bytes == 8   ? apply<u64>(at, shared, op, type, b, c)
+                : i.bytes == 4 ? apply<u32>(at, shared, op, type, b, c)
+                               : apply<u16>(at, shared, op, type, b, c);
       if (!i.width[1]) continue;
-      if (i.bytes == 8) w.r64(i.ext[k])[l] = old;
-      else w.r32(i.ext[k])[l] = static_cast<u32>(old);
+      if (i.bytes == 8)
+        w.r64(i.ext[k])[l] = old;
+      else
+        w.r32(i.ext[k])[l] = static_cast<u32>(old);
     }
   }
   if (w.worker->launch->stats && kSpace == Space::Global) {
@@ -111,12 +127,21 @@ void exec_atom(Warp& w, const Inst& i, u32 m) {
 bool legal(AtomOp op, Ty type) {
   bool whole = type == Ty::U32 || type == Ty::S32 || type == Ty::U64 || type == Ty::S64;
   switch (op) {
-    case kAnd: case kOr: case kXor: return type == Ty::B32 || type == Ty::B64;
-    case kExch: return type == Ty::B32 || type == Ty::B64;
-    case kCas: return type == Ty::B16 || type == Ty::B32 || type == Ty::B64;
-    case kInc: case kDec: return type == Ty::U32;
-    case kAdd: return (whole && type != Ty::S64) || is_float(type) || type == Ty::S64;
-    default: return whole || is_half(type);
+    case kAnd:
+    case kOr:
+    case kXor:
+      return type == Ty::B32 || type == Ty::B64;
+    case kExch:
+      return type == Ty::B32 || type == Ty::B64;
+    case kCas:
+      return type == Ty::B16 || type == Ty::B32 || type == Ty::B64;
+    case kInc:
+    case kDec:
+      return type == Ty::U32;
+    case kAdd:
+      return (whole && type != Ty::S64) || is_float(type) || type == Ty::S64;
+    default:
+      return whole || is_half(type);
   }
 }
 
@@ -141,7 +166,8 @@ void decode_atom(Decoding& d) {
   d.inst.vec = vec.empty() ? 1 : static_cast<u8>(vec[1] - '0');
   Ty type = d.take_type();
   if (op < 0 || !legal(static_cast<AtomOp>(op), type)) d.unsupported("this operation and type of " + d.raw.opcode);
-  if (space == Space::Local || space == Space::Const || space == Space::Param) d.unsupported(d.raw.opcode + " of this state space");
+  if (space == Space::Local || space == Space::Const || space == Space::Param)
+    d.unsupported(d.raw.opcode + " of this state space");
   if (d.inst.vec > 1) d.require_sm(90, "vector " + d.raw.opcode);
   if (type == Ty::BF16 || type == Ty::BF16x2) d.require_sm(90, d.raw.opcode + " of bf16");
   size_t want = (red ? 2u : 3u) + (op == kCas ? 1u : 0u) + (hint ? 1u : 0u), at = red ? 0 : 1;
@@ -157,7 +183,10 @@ void decode_atom(Decoding& d) {
   if (op == kCas) slots.push_back(d.src(at + 2, type));
   d.inst.ext = d.builder.keep(slots);
   d.inst.pneg = static_cast<u32>(type);
-  d.use(space == Space::Shared ? exec_atom<Space::Shared> : space == Space::Global ? exec_atom<Space::Global> : exec_atom<Space::Generic>, Cls::Atom);
+  d.use(space == Space::Shared   ? exec_atom<Space::Shared>
+        : space == Space::Global ? exec_atom<Space::Global>
+                                 : exec_atom<Space::Generic>,
+        Cls::Atom);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // CTA barriers: bar.sync, bar.arrive, bar.red and their barrier.* spellings; bar.warp.sync. Counting and release are
 // the executor's.
 #include "decode.hpp"
-#include "lanes.hpp"
 #include "executor.hpp"
+#include "lanes.hpp"
 #include "memory.hpp"
 
 namespace ptxsim {
@@ -51,9 +51,9 @@ void exec_warp_sync(Warp& w, const Inst& i, u32 m) {
   for (u32 left = m; left; left &= left - 1) {
     int l = __builtin_ctz(left);
     if ((members[l] & ~m) || !(members[l] >> l & 1))
-      throw_lane_error(w, i, l, "deadlock", 0,
-                       "member mask " + hex(members[l]) + " names lanes that do not execute this instruction (" +
-                           hex(m) + " do)");
+      throw_lane_error(
+          w, i, l, "deadlock", 0,
+          "member mask " + hex(members[l]) + " names lanes that do not execute this instruction (" + hex(m) + " do)");
   }
 }
 

@@ -6,11 +6,36 @@
 namespace ptxsim {
 namespace {
 
-struct And { template <class T> static T f(T a, T b) { return a & b; } };
-struct Or { template <class T> static T f(T a, T b) { return a | b; } };
-struct Xor { template <class T> static T f(T a, T b) { return a ^ b; } };
-struct Not { template <class T> static T f(T a) { return static_cast<T>(~a); } };
-struct Cnot { template <class T> static T f(T a) { return a == 0; } };
+struct And {
+  template <class T>
+  static T f(T a, T b) {
+    return a & b;
+  }
+};
+struct Or {
+  template <class T>
+  static T f(T a, T b) {
+    return a | b;
+  }
+};
+struct Xor {
+  template <class T>
+  static T f(T a, T b) {
+    return a ^ b;
+  }
+};
+struct Not {
+  template <class T>
+  static T f(T a) {
+    return static_cast<T>(~a);
+  }
+};
+struct Cnot {
+  template <class T>
+  static T f(T a) {
+    return a == 0;
+  }
+};
 
 template <class T>
 constexpr u32 kBits = 8 * sizeof(T);
@@ -20,7 +45,8 @@ template <class T>
 void exec_shl(Warp& w, const Inst& i, u32 m) {
   In<T> a(w, i.o[1]);
   In<u32> n(w, i.o[2]);
-  lanes<T>(w, i.o[0], m, [&](int l) { return n[l] >= kBits<T> ? T(0) : static_cast<T>(a[l] << (n[l] & (kBits<T> - 1))); });
+  lanes<T>(w, i.o[0], m,
+           [&](int l) { return n[l] >= kBits<T> ? T(0) : static_cast<T>(a[l] << (n[l] & (kBits<T> - 1))); });
 }
 template <class T>
 void exec_shr(Warp& w, const Inst& i, u32 m) {
@@ -29,7 +55,8 @@ void exec_shr(Warp& w, const Inst& i, u32 m) {
   if constexpr (std::is_signed_v<T>)
     lanes<T>(w, i.o[0], m, [&](int l) { return static_cast<T>(a[l] >> (n[l] >= kBits<T> ? kBits<T> - 1 : n[l])); });
   else
-    lanes<T>(w, i.o[0], m, [&](int l) { return n[l] >= kBits<T> ? T(0) : static_cast<T>(a[l] >> (n[l] & (kBits<T> - 1))); });
+    lanes<T>(w, i.o[0], m,
+             [&](int l) { return n[l] >= kBits<T> ? T(0) : static_cast<T>(a[l] >> (n[l] & (kBits<T> - 1))); });
 }
 
 // sub bit 0: right, bit 1: wrap.
@@ -80,12 +107,18 @@ void exec_prmt(Warp& w, const Inst& i, u32 m) {
 
 u32 prmt_index(u8 mode, u32 select, int k) {
   switch (mode) {
-    case 1: return (select + static_cast<u32>(k)) & 7;              // f4e
-    case 2: return (select - static_cast<u32>(k)) & 7;              // b4e
-    case 3: return select;                                          // rc8
-    case 4: return static_cast<u32>(k) > select ? static_cast<u32>(k) : select;  // ecl
-    case 5: return static_cast<u32>(k) < select ? static_cast<u32>(k) : select;  // ecr
-    default: return (select & 1) * 2 + (static_cast<u32>(k) & 1);   // rc16
+    case 1:
+      return (select + static_cast<u32>(k)) & 7;  // f4e
+    case 2:
+      return (select - static_cast<u32>(k)) & 7;  // b4e
+    case 3:
+      return select;  // rc8
+    case 4:
+      return static_cast<u32>(k) > select ? static_cast<u32>(k) : select;  // ecl
+    case 5:
+      return static_cast<u32>(k) < select ? static_cast<u32>(k) : select;  // ecr
+    default:
+      return (select & 1) * 2 + (static_cast<u32>(k) & 1);  // rc16
   }
 }
 
@@ -184,13 +217,19 @@ void exec_pred2(Warp& w, const Inst& i, u32 m) {
 }
 void exec_not_pred(Warp& w, const Inst& i, u32 m) { set_pred(w, i.o[0], ~read_pred(w, i, i.o[1], 1), m); }
 
-template <class F> ExecFn for_bits2(Ty t) {
+template <class F>
+ExecFn for_bits2(Ty t) {
   switch (t) {
-    case Ty::B16: return run2<u16, u16, F>;
-    case Ty::B32: return run2<u32, u32, F>;
-    case Ty::B64: return run2<u64, u64, F>;
-    case Ty::Pred: return exec_pred2<F>;
-    default: return nullptr;
+    case Ty::B16:
+      return run2<u16, u16, F>;
+    case Ty::B32:
+      return run2<u32, u32, F>;
+    case Ty::B64:
+      return run2<u64, u64, F>;
+    case Ty::Pred:
+      return exec_pred2<F>;
+    default:
+      return nullptr;
   }
 }
 
@@ -232,13 +271,29 @@ void decode_shift(Decoding& d) {
   bool left = d.raw.opcode == "shl";
   ExecFn fn = nullptr;
   switch (type) {
-    case Ty::B16: case Ty::U16: fn = left ? exec_shl<u16> : exec_shr<u16>; break;
-    case Ty::B32: case Ty::U32: fn = left ? exec_shl<u32> : exec_shr<u32>; break;
-    case Ty::B64: case Ty::U64: fn = left ? exec_shl<u64> : exec_shr<u64>; break;
-    case Ty::S16: fn = left ? nullptr : exec_shr<i16>; break;
-    case Ty::S32: fn = left ? nullptr : exec_shr<i32>; break;
-    case Ty::S64: fn = left ? nullptr : exec_shr<i64>; break;
-    default: break;
+    case Ty::B16:
+    case Ty::U16:
+      fn = left ? exec_shl<u16> : exec_shr<u16>;
+      break;
+    case Ty::B32:
+    case Ty::U32:
+      fn = left ? exec_shl<u32> : exec_shr<u32>;
+      break;
+    case Ty::B64:
+    case Ty::U64:
+      fn = left ? exec_shl<u64> : exec_shr<u64>;
+      break;
+    case Ty::S16:
+      fn = left ? nullptr : exec_shr<i16>;
+      break;
+    case Ty::S32:
+      fn = left ? nullptr : exec_shr<i32>;
+      break;
+    case Ty::S64:
+      fn = left ? nullptr : exec_shr<i64>;
+      break;
+    default:
+      break;
   }
   d.use(fn, Cls::Alu);
 }
@@ -293,8 +348,11 @@ void decode_bfe(Decoding& d) {
   d.need(4);
   d.inst.o[0] = d.dst(0, type), d.inst.o[1] = d.src(1, type);
   d.inst.o[2] = d.src(2, Ty::U32), d.inst.o[3] = d.src(3, Ty::U32);
-  ExecFn fn = type == Ty::U32 ? exec_bfe<u32> : type == Ty::S32 ? exec_bfe<i32> : type == Ty::U64 ? exec_bfe<u64>
-              : type == Ty::S64 ? exec_bfe<i64> : nullptr;
+  ExecFn fn = type == Ty::U32   ? exec_bfe<u32>
+              : type == Ty::S32 ? exec_bfe<i32>
+              : type == Ty::U64 ? exec_bfe<u64>
+              : type == Ty::S64 ? exec_bfe<i64>
+                                : nullptr;
   d.use(fn, Cls::Alu);
 }
 

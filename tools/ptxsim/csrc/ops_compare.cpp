@@ -6,37 +6,69 @@ namespace ptxsim {
 namespace {
 
 enum Cmp : u8 { EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN_ };
-constexpr const char* kCmpNames[] = {"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+constexpr const char* kCmpNames[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
+                                     "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
 
 // C++ comparisons of NaN are false except !=, so ordered forms are plain and unordered forms are negations.
 template <Cmp kCmp>
 struct Compare {
-  template <class T> static bool f(T a, T b) {
+  template <class T>
+  static bool f(T a, T b) {
     switch (kCmp) {
-      case EQ: return a == b;
-      case NE: return std::is_floating_point_v<T> ? (a < b || a > b) : a != b;
-      case LT: return a < b;
-      case LE: return a <= b;
-      case GT: return a > b;
-      case GE: return a >= b;
-      case EQU: return !(a < b || a > b);
-      case NEU: return a != b;
-      case LTU: return !(a >= b);
-      case LEU: return !(a > b);
-      case GTU: return !(a <= b);
-      case GEU: return !(a < b);
-      case NUM: return a == a && b == b;
-      default: return a != a || b != b;
+      case EQ:
+        return a == b;
+      case NE:
+        return std::is_floating_point_v<T> ? (a < b || a > b) : a != b;
+      case LT:
+        return a < b;
+      case LE:
+        return a <= b;
+      case GT:
+        return a > b;
+      case GE:
+        return a >= b;
+      case EQU:
+        return !(a < b || a > b);
+      case NEU:
+        return a != b;
+      case LTU:
+        return !(a >= b);
+      case LEU:
+        return !(a > b);
+      case GTU:
+        return !(a <= b);
+      case GEU:
+        return !(a < b);
+      case NUM:
+        return a == a && b == b;
+      default:
+        return a != a || b != b;
     }
   }
 };
 
 // How a slot becomes a comparable value.
-template <class T> struct Load { using Slot_ = T; static T get(T v) { return v; } };
-struct LoadFtz { using Slot_ = float; static float get(float v) { return flush(v); } };
-struct LoadF16 { using Slot_ = u16; static float get(u16 v) { return half_to_float(v); } };
-struct LoadF16Ftz { using Slot_ = u16; static float get(u16 v) { return half_to_float((v & 0x7c00) ? v : v & 0x8000); } };
-struct LoadBf16 { using Slot_ = u16; static float get(u16 v) { return bf16_to_float(v); } };
+template <class T>
+struct Load {
+  using Slot_ = T;
+  static T get(T v) { return v; }
+};
+struct LoadFtz {
+  using Slot_ = float;
+  static float get(float v) { return flush(v); }
+};
+struct LoadF16 {
+  using Slot_ = u16;
+  static float get(u16 v) { return half_to_float(v); }
+};
+struct LoadF16Ftz {
+  using Slot_ = u16;
+  static float get(u16 v) { return half_to_float((v & 0x7c00) ? v : v & 0x8000); }
+};
+struct LoadBf16 {
+  using Slot_ = u16;
+  static float get(u16 v) { return bf16_to_float(v); }
+};
 
 template <class L, Cmp kCmp>
 u32 compare_mask(Warp& w, const Inst& i) {
@@ -48,8 +80,8 @@ using MaskFn = u32 (*)(Warp&, const Inst&);
 
 template <class L>
 MaskFn by_compare(Cmp cmp) {
-  constexpr MaskFn table[] = {compare_mask<L, EQ>, compare_mask<L, NE>, compare_mask<L, LT>, compare_mask<L, LE>,
-                              compare_mask<L, GT>, compare_mask<L, GE>, compare_mask<L, EQU>, compare_mask<L, NEU>,
+  constexpr MaskFn table[] = {compare_mask<L, EQ>,  compare_mask<L, NE>,  compare_mask<L, LT>,  compare_mask<L, LE>,
+                              compare_mask<L, GT>,  compare_mask<L, GE>,  compare_mask<L, EQU>, compare_mask<L, NEU>,
                               compare_mask<L, LTU>, compare_mask<L, LEU>, compare_mask<L, GTU>, compare_mask<L, GEU>,
                               compare_mask<L, NUM>, compare_mask<L, NAN_>};
   return table[cmp];
@@ -57,17 +89,31 @@ MaskFn by_compare(Cmp cmp) {
 
 MaskFn by_type(Ty type, Cmp cmp, bool ftz) {
   switch (type) {
-    case Ty::B16: case Ty::U16: return by_compare<Load<u16>>(cmp);
-    case Ty::B32: case Ty::U32: return by_compare<Load<u32>>(cmp);
-    case Ty::B64: case Ty::U64: return by_compare<Load<u64>>(cmp);
-    case Ty::S16: return by_compare<Load<i16>>(cmp);
-    case Ty::S32: return by_compare<Load<i32>>(cmp);
-    case Ty::S64: return by_compare<Load<i64>>(cmp);
-    case Ty::F32: return ftz ? by_compare<LoadFtz>(cmp) : by_compare<Load<float>>(cmp);
-    case Ty::F64: return by_compare<Load<double>>(cmp);
-    case Ty::F16: return ftz ? by_compare<LoadF16Ftz>(cmp) : by_compare<LoadF16>(cmp);
-    case Ty::BF16: return by_compare<LoadBf16>(cmp);
-    default: return nullptr;
+    case Ty::B16:
+    case Ty::U16:
+      return by_compare<Load<u16>>(cmp);
+    case Ty::B32:
+    case Ty::U32:
+      return by_compare<Load<u32>>(cmp);
+    case Ty::B64:
+    case Ty::U64:
+      return by_compare<Load<u64>>(cmp);
+    case Ty::S16:
+      return by_compare<Load<i16>>(cmp);
+    case Ty::S32:
+      return by_compare<Load<i32>>(cmp);
+    case Ty::S64:
+      return by_compare<Load<i64>>(cmp);
+    case Ty::F32:
+      return ftz ? by_compare<LoadFtz>(cmp) : by_compare<Load<float>>(cmp);
+    case Ty::F64:
+      return by_compare<Load<double>>(cmp);
+    case Ty::F16:
+      return ftz ? by_compare<LoadF16Ftz>(cmp) : by_compare<LoadF16>(cmp);
+    case Ty::BF16:
+      return by_compare<LoadBf16>(cmp);
+    default:
+      return nullptr;
   }
 }
 
@@ -99,8 +145,8 @@ using PairFn = void (*)(Warp&, const Inst&, u32*, u32*);
 
 template <class L>
 PairFn pair_by_compare(Cmp cmp) {
-  constexpr PairFn table[] = {compare_pair<L, EQ>, compare_pair<L, NE>, compare_pair<L, LT>, compare_pair<L, LE>,
-                              compare_pair<L, GT>, compare_pair<L, GE>, compare_pair<L, EQU>, compare_pair<L, NEU>,
+  constexpr PairFn table[] = {compare_pair<L, EQ>,  compare_pair<L, NE>,  compare_pair<L, LT>,  compare_pair<L, LE>,
+                              compare_pair<L, GT>,  compare_pair<L, GE>,  compare_pair<L, EQU>, compare_pair<L, NEU>,
                               compare_pair<L, LTU>, compare_pair<L, LEU>, compare_pair<L, GTU>, compare_pair<L, GEU>,
                               compare_pair<L, NUM>, compare_pair<L, NAN_>};
   return table[cmp];
@@ -181,7 +227,9 @@ void bind_compare(Decoding& d, Ty type, Cmp cmp, bool ftz, ExecFn plain, ExecFn 
   if (type == Ty::BF16 || type == Ty::BF16x2) d.require_sm(90, d.raw.opcode + " of bf16");
   if (ftz && type != Ty::F32 && type != Ty::F16 && type != Ty::F16x2) d.unsupported(".ftz for this type");
   if (type == Ty::F16x2 || type == Ty::BF16x2) {
-    PairFn fn = type == Ty::BF16x2 ? pair_by_compare<LoadBf16>(cmp) : ftz ? pair_by_compare<LoadF16Ftz>(cmp) : pair_by_compare<LoadF16>(cmp);
+    PairFn fn = type == Ty::BF16x2 ? pair_by_compare<LoadBf16>(cmp)
+                : ftz              ? pair_by_compare<LoadF16Ftz>(cmp)
+                                   : pair_by_compare<LoadF16>(cmp);
     d.inst.imm = reinterpret_cast<i64>(fn);
     return d.use(pair, Cls::Alu);
   }
@@ -214,7 +262,10 @@ void decode_set(Decoding& d) {
   compare_sources(d, 1, from);
   d.inst.o[0] = d.dst(0, to);
   d.inst.width[0] = static_cast<u8>(type_bytes(to) * 8);
-  d.inst.width[1] = to == Ty::F32 ? 1 : (to == Ty::F16 || to == Ty::F16x2) ? 2 : (to == Ty::BF16 || to == Ty::BF16x2) ? 3 : 0;
+  d.inst.width[1] = to == Ty::F32                          ? 1
+                    : (to == Ty::F16 || to == Ty::F16x2)   ? 2
+                    : (to == Ty::BF16 || to == Ty::BF16x2) ? 3
+                                                           : 0;
   if (type_bytes(to) > 4) d.unsupported("a 64-bit set");
   bind_compare(d, from, cmp, ftz, exec_set, exec_set_pair);
 }

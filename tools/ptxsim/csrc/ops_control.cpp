@@ -68,7 +68,8 @@ void decode_call(Decoding& d) { d.unsupported("a function call"); }
 
 void decode_fence(Decoding& d) {
   d.need(0);
-  for (const char* word : {"proxy", "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl"}) d.take(word);
+  for (const char* word : {"proxy", "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl"})
+    d.take(word);
   for (const std::string& left : d.left()) d.unsupported("modifier ." + left + " of " + d.raw.opcode);
   d.use(exec_nothing, Cls::Fence);
 }

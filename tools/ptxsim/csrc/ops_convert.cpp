@@ -17,7 +17,8 @@ struct Form {
   }
   static Form unpack(i64 v) {
     Form f;
-    f.to = static_cast<Ty>(v & 0xff), f.from = static_cast<Ty>(v >> 8 & 0xff), f.mode = static_cast<Rnd>(v >> 16 & 0xff);
+    f.to = static_cast<Ty>(v & 0xff), f.from = static_cast<Ty>(v >> 8 & 0xff),
+    f.mode = static_cast<Rnd>(v >> 16 & 0xff);
     f.integral = v >> 24 & 1, f.ftz = v >> 25 & 1, f.sat = v >> 26 & 1, f.satfinite = v >> 27 & 1, f.relu = v >> 28 & 1;
     return f;
   }
@@ -27,18 +28,25 @@ bool real(Ty t) { return t == Ty::F16 || t == Ty::BF16 || t == Ty::TF32 || t == 
 
 double integral_part(double x, Rnd mode) {
   switch (mode) {
-    case Rnd::RZ: return std::trunc(x);
-    case Rnd::RM: return std::floor(x);
-    case Rnd::RP: return std::ceil(x);
-    default: return std::nearbyint(x);
+    case Rnd::RZ:
+      return std::trunc(x);
+    case Rnd::RM:
+      return std::floor(x);
+    case Rnd::RP:
+      return std::ceil(x);
+    default:
+      return std::nearbyint(x);
   }
 }
 
 double load_real(u64 raw, const Form& f) {
   switch (f.from) {
-    case Ty::F16: return half_to_float(static_cast<u16>(raw));
-    case Ty::BF16: return bf16_to_float(static_cast<u16>(raw));
-    case Ty::F64: return bit_cast<double>(raw);
+    case Ty::F16:
+      return half_to_float(static_cast<u16>(raw));
+    case Ty::BF16:
+      return bf16_to_float(static_cast<u16>(raw));
+    case Ty::F64:
+      return bit_cast<double>(raw);
     default: {
       float x = bit_cast<float>(static_cast<u32>(raw));
       return f.ftz ? flush(x) : x;
@@ -50,10 +58,14 @@ u64 store_real(double x, const Form& f) {
   if (f.sat) x = saturate(x);
   if (f.relu && (x < 0 || (x == 0 && std::signbit(x)))) x = 0;
   switch (f.to) {
-    case Ty::F16: return encode_float(x, kFp16, f.mode, f.satfinite);
-    case Ty::BF16: return encode_float(x, kBf16, f.mode, f.satfinite);
-    case Ty::TF32: return x != x ? kNanF32 : encode_float(x, kTf32, f.mode, f.satfinite) << 13;
-    case Ty::F64: return bit_cast<u64>(x);
+    case Ty::F16:
+      return encode_float(x, kFp16, f.mode, f.satfinite);
+    case Ty::BF16:
+      return encode_float(x, kBf16, f.mode, f.satfinite);
+    case Ty::TF32:
+      return x != x ? kNanF32 : encode_float(x, kTf32, f.mode, f.satfinite) << 13;
+    case Ty::F64:
+      return bit_cast<u64>(x);
     default: {
       float r = round_to_f32(x, f.mode);
       if (f.ftz) r = flush(r);
@@ -86,7 +98,8 @@ u64 real_to_int(double x, const Form& f) {
   int bits = type_bytes(f.to) * 8;
   if (is_signed(f.to)) {
     double limit = std::ldexp(1.0, bits - 1);
-    i64 low = bits == 64 ? INT64_MIN : -(i64(1) << (bits - 1)), high = bits == 64 ? INT64_MAX : (i64(1) << (bits - 1)) - 1;
+    i64 low = bits == 64 ? INT64_MIN : -(i64(1) << (bits - 1)),
+        high = bits == 64 ? INT64_MAX : (i64(1) << (bits - 1)) - 1;
     return static_cast<u64>(x >= limit ? high : x < -limit ? low : static_cast<i64>(x));
   }
   double limit = std::ldexp(1.0, bits);
@@ -138,8 +151,10 @@ void exec_general(Warp& w, const Inst& i, u32 m) {
     int l = __builtin_ctz(left);
     u64 raw = i.width[1] == 64 ? w.r64(i.o[1])[l] : w.r32(i.o[1])[l];
     u64 r = convert(raw, f);
-    if (i.width[0] == 64) w.r64(i.o[0])[l] = r;
-    else w.r32(i.o[0])[l] = static_cast<u32>(i.width[0] == 16 ? r & 0xffff : r);
+    if (i.width[0] == 64)
+      w.r64(i.o[0])[l] = r;
+    else
+      w.r32(i.o[0])[l] = static_cast<u32>(i.width[0] == 16 ? r & 0xffff : r);
   }
 }
 
@@ -179,8 +194,12 @@ void exec_pair_f32(Warp& w, const Inst& i, u32 m) {
   In<float> high(w, i.o[1]), low(w, i.o[2]);
   lanes<u32>(w, i.o[0], m, [&](int l) { return static_cast<u32>(H::f(high[l])) << 16 | H::f(low[l]); });
 }
-struct ToF16 { static u16 f(float x) { return float_to_half(x); } };
-struct ToBf16 { static u16 f(float x) { return float_to_bf16(x); } };
+struct ToF16 {
+  static u16 f(float x) { return float_to_half(x); }
+};
+struct ToBf16 {
+  static u16 f(float x) { return float_to_bf16(x); }
+};
 
 struct HotRow {
   Ty to, from;
@@ -189,12 +208,15 @@ struct HotRow {
 
 // Forms without .sat, .ftz, .relu, .satfinite, rounding to nearest; registers exactly as wide as the types need.
 constexpr HotRow kHot[] = {
-    {Ty::F16, Ty::F32, exec_f16_f32},       {Ty::BF16, Ty::F32, exec_bf16_f32},     {Ty::F32, Ty::F16, exec_f32_f16},
-    {Ty::F32, Ty::BF16, exec_f32_bf16},     {Ty::F32, Ty::S32, exec_f32_int<i32>},  {Ty::F32, Ty::U32, exec_f32_int<u32>},
-    {Ty::F64, Ty::F32, exec_f64_f32},       {Ty::U64, Ty::U32, exec_int<u64, u32>}, {Ty::S64, Ty::S32, exec_int<i64, i32>},
-    {Ty::U32, Ty::U64, exec_int<u32, u64>}, {Ty::S32, Ty::S64, exec_int<u32, u64>}, {Ty::U32, Ty::U16, exec_int<u32, u16>},
-    {Ty::S32, Ty::S16, exec_int<i32, i16>}, {Ty::U16, Ty::U32, exec_int<u16, u32>}, {Ty::S32, Ty::U16, exec_int<u32, u16>},
-    {Ty::S64, Ty::U32, exec_int<u64, u32>}, {Ty::U64, Ty::S32, exec_int<i64, i32>}, {Ty::U64, Ty::U16, exec_int<u64, u16>},
+    {Ty::F16, Ty::F32, exec_f16_f32},       {Ty::BF16, Ty::F32, exec_bf16_f32},
+    {Ty::F32, Ty::F16, exec_f32_f16},       {Ty::F32, Ty::BF16, exec_f32_bf16},
+    {Ty::F32, Ty::S32, exec_f32_int<i32>},  {Ty::F32, Ty::U32, exec_f32_int<u32>},
+    {Ty::F64, Ty::F32, exec_f64_f32},       {Ty::U64, Ty::U32, exec_int<u64, u32>},
+    {Ty::S64, Ty::S32, exec_int<i64, i32>}, {Ty::U32, Ty::U64, exec_int<u32, u64>},
+    {Ty::S32, Ty::S64, exec_int<u32, u64>}, {Ty::U32, Ty::U16, exec_int<u32, u16>},
+    {Ty::S32, Ty::S16, exec_int<i32, i16>}, {Ty::U16, Ty::U32, exec_int<u16, u32>},
+    {Ty::S32, Ty::U16, exec_int<u32, u16>}, {Ty::S64, Ty::U32, exec_int<u64, u32>},
+    {Ty::U64, Ty::S32, exec_int<i64, i32>}, {Ty::U64, Ty::U16, exec_int<u64, u16>},
     {Ty::U32, Ty::S64, exec_int<u32, u64>}, {Ty::S32, Ty::U64, exec_int<u32, u64>},
 };
 
@@ -202,10 +224,14 @@ constexpr HotRow kHot[] = {
 u32 encode_narrow(double x, Ty pair, const Form& f) {
   if (f.relu && (x < 0 || (x == 0 && std::signbit(x)))) x = 0;
   switch (pair) {
-    case Ty::F16x2: return encode_float(x, kFp16, f.mode, f.satfinite);
-    case Ty::BF16x2: return encode_float(x, kBf16, f.mode, f.satfinite);
-    case Ty::E4M3x2: return encode_float(x, kE4m3, f.mode, true);
-    default: return encode_float(x, kE5m2, f.mode, true);
+    case Ty::F16x2:
+      return encode_float(x, kFp16, f.mode, f.satfinite);
+    case Ty::BF16x2:
+      return encode_float(x, kBf16, f.mode, f.satfinite);
+    case Ty::E4M3x2:
+      return encode_float(x, kE4m3, f.mode, true);
+    default:
+      return encode_float(x, kE5m2, f.mode, true);
   }
 }
 
@@ -215,9 +241,8 @@ void exec_pair_general(Warp& w, const Inst& i, u32 m) {
   Form f = Form::unpack(i.imm);
   In<float> high(w, i.o[1]), low(w, i.o[2]);
   int bits = narrow_bits(f.to);
-  each_lane<u32>(w, i.o[0], m, [&](int l) {
-    return encode_narrow(high[l], f.to, f) << bits | encode_narrow(low[l], f.to, f);
-  });
+  each_lane<u32>(w, i.o[0], m,
+                 [&](int l) { return encode_narrow(high[l], f.to, f) << bits | encode_narrow(low[l], f.to, f); });
 }
 
 // e4m3x2/e5m2x2 from f16x2 and back.
@@ -252,9 +277,13 @@ void decode_pair(Decoding& d, Form f) {
 
 Form read_form(Decoding& d) {
   Form f;
-  struct { const char* mod; Rnd mode; bool integral; } rows[] = {
-      {"rn", Rnd::RN, false},  {"rz", Rnd::RZ, false},  {"rm", Rnd::RM, false},  {"rp", Rnd::RP, false},
-      {"rna", Rnd::RNA, false}, {"rni", Rnd::RN, true}, {"rzi", Rnd::RZ, true}, {"rmi", Rnd::RM, true}, {"rpi", Rnd::RP, true}};
+  struct {
+    const char* mod;
+    Rnd mode;
+    bool integral;
+  } rows[] = {{"rn", Rnd::RN, false}, {"rz", Rnd::RZ, false},   {"rm", Rnd::RM, false},
+              {"rp", Rnd::RP, false}, {"rna", Rnd::RNA, false}, {"rni", Rnd::RN, true},
+              {"rzi", Rnd::RZ, true}, {"rmi", Rnd::RM, true},   {"rpi", Rnd::RP, true}};
   bool rounded = false;
   for (auto& row : rows)
     if (d.take(row.mod)) f.mode = row.mode, f.integral = row.integral, rounded = true;
@@ -279,9 +308,11 @@ void decode_cvt(Decoding& d) {
   d.need(2);
   Ty to_reg = f.to == Ty::TF32 ? Ty::B32 : f.to;
   d.inst.o[0] = d.dst(0, to_reg, true), d.inst.o[1] = d.src(1, f.from, true);
-  d.inst.width[0] = static_cast<u8>(d.width_of(d.op(0), to_reg)), d.inst.width[1] = static_cast<u8>(d.width_of(d.op(1), f.from));
+  d.inst.width[0] = static_cast<u8>(d.width_of(d.op(0), to_reg)),
+  d.inst.width[1] = static_cast<u8>(d.width_of(d.op(1), f.from));
   d.inst.imm = f.pack();
-  bool exact_width = d.inst.width[0] == std::max(16, type_bytes(f.to) * 8) && d.inst.width[1] == std::max(16, type_bytes(f.from) * 8);
+  bool exact_width =
+      d.inst.width[0] == std::max(16, type_bytes(f.to) * 8) && d.inst.width[1] == std::max(16, type_bytes(f.from) * 8);
   bool plain = !f.ftz && !f.sat && !f.satfinite && !f.relu && !f.integral && f.mode == Rnd::RN && exact_width;
   for (const HotRow& row : kHot)
     if (plain && row.to == f.to && row.from == f.from) return d.use(row.fn, Cls::Cvt);

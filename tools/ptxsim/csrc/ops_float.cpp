@@ -7,23 +7,42 @@
 namespace ptxsim {
 namespace {
 
-struct FAdd { template <class T> static T f(T a, T b) { return a + b; } static double wide(double a, double b) { return add_round_odd(a, b); } };
-struct FSub { template <class T> static T f(T a, T b) { return a - b; } static double wide(double a, double b) { return add_round_odd(a, -b); } };
-struct FMul { template <class T> static T f(T a, T b) { return a * b; } static double wide(double a, double b) { return a * b; } };
+struct FAdd {
+  template <class T>
+  static T f(T a, T b) {
+    return a + b;
+  }
+  static double wide(double a, double b) { return add_round_odd(a, b); }
+};
+struct FSub {
+  template <class T>
+  static T f(T a, T b) {
+    return a - b;
+  }
+  static double wide(double a, double b) { return add_round_odd(a, -b); }
+};
+struct FMul {
+  template <class T>
+  static T f(T a, T b) {
+    return a * b;
+  }
+  static double wide(double a, double b) { return a * b; }
+};
 
 template <bool kFtz, bool kSat>
 inline float finish_f32(float r) {
   r = maybe_flush<kFtz>(r);
-  if constexpr (kSat) return saturate(r);
-  else return canonical_nan(r);
+  if constexpr (kSat)
+    return saturate(r);
+  else
+    return canonical_nan(r);
 }
 
 template <class F, bool kFtz, bool kSat>
 void exec_f32_2(Warp& w, const Inst& i, u32 m) {
   In<float> a(w, i.o[1]), b(w, i.o[2]);
-  lanes<float>(w, i.o[0], m, [&](int l) {
-    return finish_f32<kFtz, kSat>(F::f(maybe_flush<kFtz>(a[l]), maybe_flush<kFtz>(b[l])));
-  });
+  lanes<float>(w, i.o[0], m,
+               [&](int l) { return finish_f32<kFtz, kSat>(F::f(maybe_flush<kFtz>(a[l]), maybe_flush<kFtz>(b[l]))); });
 }
 
 template <bool kFtz, bool kSat>
@@ -113,7 +132,9 @@ void bind(Decoding& d, Ty type, ExecFn fn, size_t sources) {
 }
 
 // ---- min, max: NaN loses unless .NaN; -0 < +0; .xorsign.abs compares magnitudes.
-struct MinMax { bool max, nan, ftz, abs; };  // Inst::sub bits 0..3
+struct MinMax {
+  bool max, nan, ftz, abs;
+};  // Inst::sub bits 0..3
 
 template <class T>
 inline T min_max(T a, T b, const MinMax& k) {
@@ -179,10 +200,18 @@ void exec_sign_f32(Warp& w, const Inst& i, u32 m) {
     return kNeg ? x ^ 0x80000000u : x & 0x7fffffffu;
   });
 }
-struct Neg64 { static u64 f(u64 a) { return a ^ (1ull << 63); } };
-struct Abs64 { static u64 f(u64 a) { return a & ~(1ull << 63); } };
-struct Copysign32 { static u32 f(u32 a, u32 b) { return (a & 0x80000000u) | (b & 0x7fffffffu); } };
-struct Copysign64 { static u64 f(u64 a, u64 b) { return (a & (1ull << 63)) | (b & ~(1ull << 63)); } };
+struct Neg64 {
+  static u64 f(u64 a) { return a ^ (1ull << 63); }
+};
+struct Abs64 {
+  static u64 f(u64 a) { return a & ~(1ull << 63); }
+};
+struct Copysign32 {
+  static u32 f(u32 a, u32 b) { return (a & 0x80000000u) | (b & 0x7fffffffu); }
+};
+struct Copysign64 {
+  static u64 f(u64 a, u64 b) { return (a & (1ull << 63)) | (b & ~(1ull << 63)); }
+};
 
 template <class T>
 void exec_testp(Warp& w, const Inst& i, u32 m) {
@@ -191,12 +220,18 @@ void exec_testp(Warp& w, const Inst& i, u32 m) {
     T x = a[l];
     int c = std::fpclassify(x);
     switch (i.sub) {
-      case 0: return c != FP_NAN && c != FP_INFINITE;
-      case 1: return c == FP_INFINITE;
-      case 2: return c != FP_NAN;
-      case 3: return c == FP_NAN;
-      case 4: return c == FP_NORMAL;
-      default: return c == FP_SUBNORMAL;
+      case 0:
+        return c != FP_NAN && c != FP_INFINITE;
+      case 1:
+        return c == FP_INFINITE;
+      case 2:
+        return c != FP_NAN;
+      case 3:
+        return c == FP_NAN;
+      case 4:
+        return c == FP_NORMAL;
+      default:
+        return c == FP_SUBNORMAL;
     }
   });
   set_pred(w, i.o[0], r, m);
@@ -216,8 +251,10 @@ void decode_testp(Decoding& d) {
 
 void decode_copysign(Decoding& d) {
   Ty type = d.take_type();
-  if (type == Ty::F32) bind(d, type, run2<u32, u32, Copysign32>, 2);
-  else if (type == Ty::F64) bind(d, type, run2<u64, u64, Copysign64>, 2);
+  if (type == Ty::F32)
+    bind(d, type, run2<u32, u32, Copysign32>, 2);
+  else if (type == Ty::F64)
+    bind(d, type, run2<u64, u64, Copysign64>, 2);
 }
 
 // ---- div, rcp, sqrt with IEEE rounding
@@ -268,7 +305,12 @@ void exec_sqrt_f32(Warp& w, const Inst& i, u32 m) {
   each_lane<float>(w, i.o[0], m, [&](int l) { return flags.out(square_root(flags.in(a[l]), flags.mode)); });
 }
 
-struct FDiv { template <class T> static T f(T a, T b) { return a / b; } };
+struct FDiv {
+  template <class T>
+  static T f(T a, T b) {
+    return a / b;
+  }
+};
 __attribute__((noinline)) void loop_rcp_f64(Warp& w, const Inst& i, u32 m) {
   In<double> a(w, i.o[1]);
   each_lane<double>(w, i.o[0], m, [&](int l) { return 1.0 / a[l]; });
@@ -356,8 +398,10 @@ bool decode_ieee_rcp_sqrt(Decoding& d) {
   bool ftz = d.take("ftz"), rcp = d.raw.opcode == "rcp";
   Ty type = d.take_type();
   d.inst.sub = pack_flags(mode, ftz, false);
-  if (type == Ty::F64) bind(d, type, rcp ? exec_rcp_f64 : exec_sqrt_f64, 1);
-  else if (type == Ty::F32) bind(d, type, rcp ? exec_rcp_f32 : exec_sqrt_f32, 1);
+  if (type == Ty::F64)
+    bind(d, type, rcp ? exec_rcp_f64 : exec_sqrt_f64, 1);
+  else if (type == Ty::F32)
+    bind(d, type, rcp ? exec_rcp_f32 : exec_sqrt_f32, 1);
   return true;
 }
 

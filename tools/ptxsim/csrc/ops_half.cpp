@@ -33,10 +33,30 @@ inline u16 finish(u16 r, u8 flags) {
   return r;
 }
 
-struct HAdd { template <class H> static u16 f(float a, float b, float) { return H::store(a + b); } };
-struct HSub { template <class H> static u16 f(float a, float b, float) { return H::store(a - b); } };
-struct HMul { template <class H> static u16 f(float a, float b, float) { return H::store(a * b); } };
-struct HFma { template <class H> static u16 f(float a, float b, float c) { return H::store_exact(add_round_odd(double(a) * double(b), double(c))); } };
+struct HAdd {
+  template <class H>
+  static u16 f(float a, float b, float) {
+    return H::store(a + b);
+  }
+};
+struct HSub {
+  template <class H>
+  static u16 f(float a, float b, float) {
+    return H::store(a - b);
+  }
+};
+struct HMul {
+  template <class H>
+  static u16 f(float a, float b, float) {
+    return H::store(a * b);
+  }
+};
+struct HFma {
+  template <class H>
+  static u16 f(float a, float b, float c) {
+    return H::store_exact(add_round_odd(double(a) * double(b), double(c)));
+  }
+};
 
 template <class H, class F, bool kThree>
 inline u16 half_op(u16 a, u16 b, u16 c, u8 flags) {
@@ -54,8 +74,10 @@ void exec_half(Warp& w, const Inst& i, u32 m) {
     u32 high = half_op<H, F, kThree>(u16(a[l] >> 16), u16(b[l] >> 16), u16(c[l] >> 16), flags);
     return low | high << 16;
   };
-  if constexpr (kThree) each_lane<u32>(w, i.o[0], m, f);
-  else lanes<u32>(w, i.o[0], m, f);
+  if constexpr (kThree)
+    each_lane<u32>(w, i.o[0], m, f);
+  else
+    lanes<u32>(w, i.o[0], m, f);
 }
 
 template <class H, bool kMax>
@@ -99,28 +121,40 @@ bool is_pair(Ty t) { return t == Ty::F16x2 || t == Ty::BF16x2; }
 template <class F, bool kThree>
 ExecFn arith_form(Ty t) {
   switch (t) {
-    case Ty::F16: return exec_half<Fp16, F, kThree, false>;
-    case Ty::F16x2: return exec_half<Fp16, F, kThree, true>;
-    case Ty::BF16: return exec_half<Bf16, F, kThree, false>;
-    default: return exec_half<Bf16, F, kThree, true>;
+    case Ty::F16:
+      return exec_half<Fp16, F, kThree, false>;
+    case Ty::F16x2:
+      return exec_half<Fp16, F, kThree, true>;
+    case Ty::BF16:
+      return exec_half<Bf16, F, kThree, false>;
+    default:
+      return exec_half<Bf16, F, kThree, true>;
   }
 }
 template <bool kMax>
 ExecFn min_max_form(Ty t) {
   switch (t) {
-    case Ty::F16: return exec_half_min_max<Fp16, kMax, false>;
-    case Ty::F16x2: return exec_half_min_max<Fp16, kMax, true>;
-    case Ty::BF16: return exec_half_min_max<Bf16, kMax, false>;
-    default: return exec_half_min_max<Bf16, kMax, true>;
+    case Ty::F16:
+      return exec_half_min_max<Fp16, kMax, false>;
+    case Ty::F16x2:
+      return exec_half_min_max<Fp16, kMax, true>;
+    case Ty::BF16:
+      return exec_half_min_max<Bf16, kMax, false>;
+    default:
+      return exec_half_min_max<Bf16, kMax, true>;
   }
 }
 template <bool kNeg>
 ExecFn sign_form(Ty t) {
   switch (t) {
-    case Ty::F16: return exec_half_sign<Fp16, kNeg, false>;
-    case Ty::F16x2: return exec_half_sign<Fp16, kNeg, true>;
-    case Ty::BF16: return exec_half_sign<Bf16, kNeg, false>;
-    default: return exec_half_sign<Bf16, kNeg, true>;
+    case Ty::F16:
+      return exec_half_sign<Fp16, kNeg, false>;
+    case Ty::F16x2:
+      return exec_half_sign<Fp16, kNeg, true>;
+    case Ty::BF16:
+      return exec_half_sign<Bf16, kNeg, false>;
+    default:
+      return exec_half_sign<Bf16, kNeg, true>;
   }
 }
 

@@ -11,7 +11,9 @@ using U = std::make_unsigned_t<T>;
 
 // Products are taken in unsigned (at least 32-bit) arithmetic: signed overflow is undefined in C++.
 template <class T>
-inline T mul_lo(T a, T b) { return static_cast<T>(static_cast<std::common_type_t<U<T>, u32>>(a) * static_cast<std::common_type_t<U<T>, u32>>(b)); }
+inline T mul_lo(T a, T b) {
+  return static_cast<T>(static_cast<std::common_type_t<U<T>, u32>>(a) * static_cast<std::common_type_t<U<T>, u32>>(b));
+}
 template <class T>
 inline T mul_hi(T a, T b) {
   if constexpr (sizeof(T) == 8) {
@@ -23,43 +25,146 @@ inline T mul_hi(T a, T b) {
   }
 }
 
-struct Add { template <class T> static T f(T a, T b) { return static_cast<T>(U<T>(a) + U<T>(b)); } };
-struct Sub { template <class T> static T f(T a, T b) { return static_cast<T>(U<T>(a) - U<T>(b)); } };
-struct Min { template <class T> static T f(T a, T b) { return a < b ? a : b; } };
-struct Max { template <class T> static T f(T a, T b) { return a > b ? a : b; } };
-struct MinRelu { template <class T> static T f(T a, T b) { T r = a < b ? a : b; return r > 0 ? r : T(0); } };
-struct MaxRelu { template <class T> static T f(T a, T b) { T r = a > b ? a : b; return r > 0 ? r : T(0); } };
-struct MulLo { template <class T> static T f(T a, T b) { return mul_lo(a, b); } };
-struct MulHi { template <class T> static T f(T a, T b) { return mul_hi(a, b); } };
-struct MadLo { template <class T> static T f(T a, T b, T c) { return Add::f(mul_lo(a, b), c); } };
-struct MadHi { template <class T> static T f(T a, T b, T c) { return Add::f(mul_hi(a, b), c); } };
+struct Add {
+  template <class T>
+  static T f(T a, T b) {
+    return static_cast<T>(U<T>(a) + U<T>(b));
+  }
+};
+struct Sub {
+  template <class T>
+  static T f(T a, T b) {
+    return static_cast<T>(U<T>(a) - U<T>(b));
+  }
+};
+struct Min {
+  template <class T>
+  static T f(T a, T b) {
+    return a < b ? a : b;
+  }
+};
+struct Max {
+  template <class T>
+  static T f(T a, T b) {
+    return a > b ? a : b;
+  }
+};
+struct MinRelu {
+  template <class T>
+  static T f(T a, T b) {
+    T r = a < b ? a : b;
+    return r > 0 ? r : T(0);
+  }
+};
+struct MaxRelu {
+  template <class T>
+  static T f(T a, T b) {
+    T r = a > b ? a : b;
+    return r > 0 ? r : T(0);
+  }
+};
+struct MulLo {
+  template <class T>
+  static T f(T a, T b) {
+    return mul_lo(a, b);
+  }
+};
+struct MulHi {
+  template <class T>
+  static T f(T a, T b) {
+    return mul_hi(a, b);
+  }
+};
+struct MadLo {
+  template <class T>
+  static T f(T a, T b, T c) {
+    return Add::f(mul_lo(a, b), c);
+  }
+};
+struct MadHi {
+  template <class T>
+  static T f(T a, T b, T c) {
+    return Add::f(mul_hi(a, b), c);
+  }
+};
 // Division by zero is undefined in PTX; all ones is what the hardware's sequence gives.
 struct Div {
-  template <class T> static T f(T a, T b) {
+  template <class T>
+  static T f(T a, T b) {
     if (b == 0) return static_cast<T>(~U<T>(0));
-    if constexpr (std::is_signed_v<T>) if (b == T(-1)) return static_cast<T>(U<T>(0) - U<T>(a));
+    if constexpr (std::is_signed_v<T>)
+      if (b == T(-1)) return static_cast<T>(U<T>(0) - U<T>(a));
     return static_cast<T>(a / b);
   }
 };
 struct Rem {
-  template <class T> static T f(T a, T b) {
+  template <class T>
+  static T f(T a, T b) {
     if (b == 0) return a;
-    if constexpr (std::is_signed_v<T>) if (b == T(-1)) return 0;
+    if constexpr (std::is_signed_v<T>)
+      if (b == T(-1)) return 0;
     return static_cast<T>(a % b);
   }
 };
-struct Abs { template <class T> static T f(T a) { return a < 0 ? static_cast<T>(U<T>(0) - U<T>(a)) : a; } };
-struct Neg { template <class T> static T f(T a) { return static_cast<T>(U<T>(0) - U<T>(a)); } };
-struct Sad { template <class T> static T f(T a, T b, T c) { return Add::f(c, a < b ? Sub::f(b, a) : Sub::f(a, b)); } };
-struct AddSat { static i32 f(i32 a, i32 b) { i64 r = i64(a) + b; return i32(r > INT32_MAX ? INT32_MAX : r < INT32_MIN ? INT32_MIN : r); } };
-struct SubSat { static i32 f(i32 a, i32 b) { i64 r = i64(a) - b; return i32(r > INT32_MAX ? INT32_MAX : r < INT32_MIN ? INT32_MIN : r); } };
-struct MadHiSat { static i32 f(i32 a, i32 b, i32 c) { return AddSat::f(mul_hi(a, b), c); } };
-struct Mul24Lo { template <class T> static T f(T a, T b) { return static_cast<T>(sx(a) * sx(b)); }
+struct Abs {
+  template <class T>
+  static T f(T a) {
+    return a < 0 ? static_cast<T>(U<T>(0) - U<T>(a)) : a;
+  }
+};
+struct Neg {
+  template <class T>
+  static T f(T a) {
+    return static_cast<T>(U<T>(0) - U<T>(a));
+  }
+};
+struct Sad {
+  template <class T>
+  static T f(T a, T b, T c) {
+    return Add::f(c, a < b ? Sub::f(b, a) : Sub::f(a, b));
+  }
+};
+struct AddSat {
+  static i32 f(i32 a, i32 b) {
+    i64 r = i64(a) + b;
+    return i32(r > INT32_MAX ? INT32_MAX : r < INT32_MIN ? INT32_MIN : r);
+  }
+};
+struct SubSat {
+  static i32 f(i32 a, i32 b) {
+    i64 r = i64(a) - b;
+    return i32(r > INT32_MAX ? INT32_MAX : r < INT32_MIN ? INT32_MIN : r);
+  }
+};
+struct MadHiSat {
+  static i32 f(i32 a, i32 b, i32 c) { return AddSat::f(mul_hi(a, b), c); }
+};
+struct Mul24Lo {
+  template <class T>
+  static T f(T a, T b) {
+    return static_cast<T>(sx(a) * sx(b));
+  }
   static i64 sx(i32 v) { return static_cast<i32>(static_cast<u32>(v) << 8) >> 8; }
-  static u64 sx(u32 v) { return v & 0xffffffu; } };
-struct Mul24Hi { template <class T> static T f(T a, T b) { return static_cast<T>(Mul24Lo::sx(a) * Mul24Lo::sx(b) >> 16); } };
-struct Mad24Lo { template <class T> static T f(T a, T b, T c) { return Add::f(Mul24Lo::f(a, b), c); } };
-struct Mad24Hi { template <class T> static T f(T a, T b, T c) { return Add::f(Mul24Hi::f(a, b), c); } };
+  static u64 sx(u32 v) { return v & 0xffffffu; }
+};
+struct Mul24Hi {
+  template <class T>
+  static T f(T a, T b) {
+    return static_cast<T>(Mul24Lo::sx(a) * Mul24Lo::sx(b) >> 16);
+  }
+};
+struct Mad24Lo {
+  template <class T>
+  static T f(T a, T b, T c) {
+    return Add::f(Mul24Lo::f(a, b), c);
+  }
+};
+struct Mad24Hi {
+  template <class T>
+  static T f(T a, T b, T c) {
+    return Add::f(Mul24Hi::f(a, b), c);
+  }
+};
 
 template <class T, class F>
 struct Packed {
@@ -70,36 +175,59 @@ struct Packed {
   }
 };
 
-template <class F> ExecFn for_ints1(Ty t) {
+template <class F>
+ExecFn for_ints1(Ty t) {
   switch (t) {
-    case Ty::S16: return run1<i16, i16, F>;
-    case Ty::S32: return run1<i32, i32, F>;
-    case Ty::S64: return run1<i64, i64, F>;
-    default: return nullptr;
+    case Ty::S16:
+      return run1<i16, i16, F>;
+    case Ty::S32:
+      return run1<i32, i32, F>;
+    case Ty::S64:
+      return run1<i64, i64, F>;
+    default:
+      return nullptr;
   }
 }
-template <class F> ExecFn for_ints2(Ty t) {
+template <class F>
+ExecFn for_ints2(Ty t) {
   switch (t) {
-    case Ty::U16: return run2<u16, u16, F>;
-    case Ty::S16: return run2<i16, i16, F>;
-    case Ty::U32: return run2<u32, u32, F>;
-    case Ty::S32: return run2<i32, i32, F>;
-    case Ty::U64: return run2<u64, u64, F>;
-    case Ty::S64: return run2<i64, i64, F>;
-    case Ty::U16x2: return run2<u32, u32, Packed<u16, F>>;
-    case Ty::S16x2: return run2<u32, u32, Packed<i16, F>>;
-    default: return nullptr;
+    case Ty::U16:
+      return run2<u16, u16, F>;
+    case Ty::S16:
+      return run2<i16, i16, F>;
+    case Ty::U32:
+      return run2<u32, u32, F>;
+    case Ty::S32:
+      return run2<i32, i32, F>;
+    case Ty::U64:
+      return run2<u64, u64, F>;
+    case Ty::S64:
+      return run2<i64, i64, F>;
+    case Ty::U16x2:
+      return run2<u32, u32, Packed<u16, F>>;
+    case Ty::S16x2:
+      return run2<u32, u32, Packed<i16, F>>;
+    default:
+      return nullptr;
   }
 }
-template <class F> ExecFn for_ints3(Ty t) {
+template <class F>
+ExecFn for_ints3(Ty t) {
   switch (t) {
-    case Ty::U16: return run3<u16, u16, F>;
-    case Ty::S16: return run3<i16, i16, F>;
-    case Ty::U32: return run3<u32, u32, F>;
-    case Ty::S32: return run3<i32, i32, F>;
-    case Ty::U64: return run3<u64, u64, F>;
-    case Ty::S64: return run3<i64, i64, F>;
-    default: return nullptr;
+    case Ty::U16:
+      return run3<u16, u16, F>;
+    case Ty::S16:
+      return run3<i16, i16, F>;
+    case Ty::U32:
+      return run3<u32, u32, F>;
+    case Ty::S32:
+      return run3<i32, i32, F>;
+    case Ty::U64:
+      return run3<u64, u64, F>;
+    case Ty::S64:
+      return run3<i64, i64, F>;
+    default:
+      return nullptr;
   }
 }
 
@@ -112,9 +240,12 @@ void exec_carry(Warp& w, const Inst& i, u32 m) {
   u32 carry = 0, before = i.vec & 2 ? w.preds[kPredCarry] : 0;
   each_lane<T>(w, i.o[0], m, [&](int l) {
     Wide in = before >> l & 1, r;
-    if (i.sub == 0) r = Wide(a[l]) + b[l] + in;
-    else if (i.sub == 1) r = Wide(a[l]) - b[l] - in;
-    else r = (i.sub == 2 ? Wide(T(a[l] * b[l])) : Wide(mul_hi<T>(a[l], b[l]))) + c[l] + in;
+    if (i.sub == 0)
+      r = Wide(a[l]) + b[l] + in;
+    else if (i.sub == 1)
+      r = Wide(a[l]) - b[l] - in;
+    else
+      r = (i.sub == 2 ? Wide(T(a[l] * b[l])) : Wide(mul_hi<T>(a[l], b[l]))) + c[l] + in;
     if (r >> (8 * sizeof(T)) & 1) carry |= 1u << l;
     return static_cast<T>(r);
   });
@@ -192,8 +323,7 @@ void decode_mad(Decoding& d) {
   if (d.take("wide")) return decode_wide(d);
   std::string half = d.take_any({"lo", "hi"});
   if (half.empty()) d.unsupported("mad without .lo, .hi or .wide");
-  if (d.raw.opcode == "madc" || has_mod(d, "cc"))
-    return decode_carry(d, half == "lo" ? 2 : 3, d.raw.opcode == "madc");
+  if (d.raw.opcode == "madc" || has_mod(d, "cc")) return decode_carry(d, half == "lo" ? 2 : 3, d.raw.opcode == "madc");
   d.take_type();
   if (d.take("sat")) {
     if (type != Ty::S32 || half != "hi") d.unsupported(".sat for this mad");

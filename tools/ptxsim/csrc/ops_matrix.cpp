@@ -9,7 +9,8 @@ namespace ptxsim {
 namespace {
 
 void check_whole_warp(Warp& w, const Inst& i, u32 m) {
-  if (m != kFullMask) throw_warp_error(w, i, m, "deadlock", "executed by lanes " + hex(m) + " only: .aligned needs the whole warp");
+  if (m != kFullMask)
+    throw_warp_error(w, i, m, "deadlock", "executed by lanes " + hex(m) + " only: .aligned needs the whole warp");
 }
 
 // Row pointers of every matrix; vec: matrices.
@@ -29,7 +30,8 @@ void rows(Warp& w, const Inst& i, Access access, u8** out) {
   u32 mask = used == 32 ? kFullMask : (1u << used) - 1;
   if (access == Access::Read) race_read(w, i, mask, offsets, 16);
   if (w.worker->launch->stats)
-    w.worker->counters.shared_access(access == Access::Read ? SharedPort::Ldmatrix : SharedPort::Stmatrix, offsets, mask, 16);
+    w.worker->counters.shared_access(access == Access::Read ? SharedPort::Ldmatrix : SharedPort::Stmatrix, offsets,
+                                     mask, 16);
 }
 
 template <bool kTrans>
@@ -43,7 +45,8 @@ void exec_ldmatrix(Warp& w, const Inst& i, u32 m) {
     u32* d = w.r32(i.ext[k]);
     for (int l = 0; l < kLanes; ++l) {
       int a = l / 4, b = l % 4 * 2;
-      d[l] = kTrans ? tile[b][a] | static_cast<u32>(tile[b + 1][a]) << 16 : tile[a][b] | static_cast<u32>(tile[a][b + 1]) << 16;
+      d[l] = kTrans ? tile[b][a] | static_cast<u32>(tile[b + 1][a]) << 16
+                    : tile[a][b] | static_cast<u32>(tile[a][b + 1]) << 16;
     }
   }
 }
@@ -93,8 +96,10 @@ void decode_matrix(Decoding& d) {
   std::vector<u32> slots;
   for (const Operand& e : elems) slots.push_back(load ? d.dst(e, Ty::B32) : d.src(e, Ty::B32));
   d.inst.ext = d.builder.keep(slots);
-  if (load) d.use(trans ? exec_ldmatrix<true> : exec_ldmatrix<false>, Cls::Ldmatrix);
-  else d.use(trans ? exec_stmatrix<true> : exec_stmatrix<false>, Cls::Stmatrix);
+  if (load)
+    d.use(trans ? exec_ldmatrix<true> : exec_ldmatrix<false>, Cls::Ldmatrix);
+  else
+    d.use(trans ? exec_stmatrix<true> : exec_stmatrix<false>, Cls::Stmatrix);
 }
 
 }  // namespace

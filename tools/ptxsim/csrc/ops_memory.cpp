@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // ld and st of every state space, scalar and vector. Cache hints, eviction priorities and prefetch sizes are accepted
 // and have no effect; memory ordering qualifiers have none either, since a CTA's accesses take effect in order.
-#include "memory.hpp"
 #include "ops_memory.hpp"
+
+#include "memory.hpp"
 #include "race.hpp"
 
 namespace ptxsim {
 
 bool take_space_suffix(Decoding& d, Space* space) {
-  struct { const char* mod; Space space; } rows[] = {
-      {"global", Space::Global}, {"shared", Space::Shared}, {"shared::cta", Space::Shared}, {"local", Space::Local},
-      {"const", Space::Const}, {"param", Space::Param}, {"param::entry", Space::Param}};
+  struct {
+    const char* mod;
+    Space space;
+  } rows[] = {{"global", Space::Global},     {"shared", Space::Shared}, {"shared::cta", Space::Shared},
+              {"local", Space::Local},       {"const", Space::Const},   {"param", Space::Param},
+              {"param::entry", Space::Param}};
   for (auto& row : rows)
     if (d.take(row.mod)) return *space = row.space, true;
   *space = Space::Generic;
@@ -27,7 +31,8 @@ bool take_cache_hints(Decoding& d) {
 
 bool take_ordering(Decoding& d) {
   bool ordered = false;
-  for (const char* mod : {"volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"}) ordered = d.take(mod) || ordered;
+  for (const char* mod : {"volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"})
+    ordered = d.take(mod) || ordered;
   for (const char* mod : {"weak", "cta", "cluster", "gpu", "sys"}) d.take(mod);
   return ordered;
 }
@@ -100,9 +105,12 @@ bool all_written(const u8* state, const u32* offsets, u32 m) {
 
 bool all_written(const u8* state, const u32* offsets, u32 m, u32 bytes) {
   switch (bytes) {
-    case 4: return all_written<4>(state, offsets, m);
-    case 8: return all_written<8>(state, offsets, m);
-    case 16: return all_written<16>(state, offsets, m);
+    case 4:
+      return all_written<4>(state, offsets, m);
+    case 8:
+      return all_written<8>(state, offsets, m);
+    case 16:
+      return all_written<16>(state, offsets, m);
     default:
       for (u32 left = m; left; left &= left - 1)
         if (!bytes_written(state + offsets[__builtin_ctz(left)], bytes)) return false;
@@ -125,7 +133,8 @@ void resolve_shared(Warp& w, const Inst& i, u32 m, Access access, const u64* add
   }
   bool read = access == Access::Read;
   if (bad || (read && w.worker->launch->check_init && !all_written(cta.smem_state.data(), offsets, m, bytes)))
-    for (u32 left = m; left; left &= left - 1) shared_ptr(w, i, __builtin_ctz(left), addresses[__builtin_ctz(left)], bytes, access);
+    for (u32 left = m; left; left &= left - 1)
+      shared_ptr(w, i, __builtin_ctz(left), addresses[__builtin_ctz(left)], bytes, access);
   if (!read)
     for (u32 left = m; left; left &= left - 1)
       mark_written(w, i, __builtin_ctz(left), offsets[__builtin_ctz(left)], bytes);
@@ -199,7 +208,8 @@ void exec_ld(Warp& w, const Inst& i, u32 m) {
   resolve<kSpace>(w, i, m, Access::Read, pointers);
   bool wide = i.width[1] == 64;
   switch (i.bytes) {
-    case 8: return load_elements<u64, u64>(w, i, m, pointers);
+    case 8:
+      return load_elements<u64, u64>(w, i, m, pointers);
     case 4:
       if (!wide) return load_elements<u32, u32>(w, i, m, pointers);
       return i.sub ? load_elements<i32, u64>(w, i, m, pointers) : load_elements<u32, u64>(w, i, m, pointers);
@@ -209,8 +219,10 @@ void exec_ld(Warp& w, const Inst& i, u32 m) {
       return load_elements<u16, u32>(w, i, m, pointers);
     default:
       if (wide) return i.sub ? load_elements<i8, u64>(w, i, m, pointers) : load_elements<u8, u64>(w, i, m, pointers);
-      if (i.sub) load_elements<i8, u32>(w, i, m, pointers);
-      else load_elements<u8, u32>(w, i, m, pointers);
+      if (i.sub)
+        load_elements<i8, u32>(w, i, m, pointers);
+      else
+        load_elements<u8, u32>(w, i, m, pointers);
       if (i.sub && i.width[1] == 16)
         for (u32 k = 0; k < i.vec; ++k)
           for (int l = 0; l < kLanes; ++l) w.r32(i.ext[k])[l] &= 0xffff;
@@ -229,8 +241,10 @@ void exec_st(Warp& w, const Inst& i, u32 m) {
     for (u32 left = m; left; left &= left - 1) {
       int l = __builtin_ctz(left);
       u8* to = pointers[l] + k * i.bytes;
-      if (i.width[1] == 64) std::memcpy(to, &wide[l], i.bytes);
-      else std::memcpy(to, &narrow[l], i.bytes);
+      if (i.width[1] == 64)
+        std::memcpy(to, &wide[l], i.bytes);
+      else
+        std::memcpy(to, &narrow[l], i.bytes);
     }
   }
 }
@@ -241,46 +255,65 @@ void exec_ld_param(Warp& w, const Inst& i, u32 m) {
   u64 offset = static_cast<u64>(i.imm);
   u32 bytes = static_cast<u32>(i.bytes) * i.vec;
   if (offset + bytes > launch.entry->param_bytes || offset % bytes)
-    throw_warp_error(w, i, m, "memory", "parameter byte " + std::to_string(offset) + " is outside the " +
-                                         std::to_string(launch.entry->param_bytes) + " B of parameters or misaligned");
+    throw_warp_error(w, i, m, "memory",
+                     "parameter byte " + std::to_string(offset) + " is outside the " +
+                         std::to_string(launch.entry->param_bytes) + " B of parameters or misaligned");
   for (u32 k = 0; k < i.vec; ++k) {
     u64 value = 0;
     std::memcpy(&value, launch.params + offset + k * i.bytes, i.bytes);
     if (i.sub && i.bytes < 8 && (value >> (8 * i.bytes - 1) & 1)) value |= ~0ull << (8 * i.bytes);
     if (i.width[1] == 16) value &= 0xffff;
-    if (i.width[1] == 64) lanes<u64>(w, i.ext[k], m, [&](int) { return value; });
-    else lanes<u32>(w, i.ext[k], m, [&](int) { return static_cast<u32>(value); });
+    if (i.width[1] == 64)
+      lanes<u64>(w, i.ext[k], m, [&](int) { return value; });
+    else
+      lanes<u32>(w, i.ext[k], m, [&](int) { return static_cast<u32>(value); });
   }
 }
 
 Cls class_of(Space space, bool load) {
   switch (space) {
-    case Space::Global: return load ? Cls::LdGlobal : Cls::StGlobal;
-    case Space::Shared: return load ? Cls::LdShared : Cls::StShared;
-    case Space::Local: return load ? Cls::LdLocal : Cls::StLocal;
-    case Space::Const: return Cls::LdConst;
-    case Space::Param: return Cls::LdParam;
-    default: return load ? Cls::LdGeneric : Cls::StGeneric;
+    case Space::Global:
+      return load ? Cls::LdGlobal : Cls::StGlobal;
+    case Space::Shared:
+      return load ? Cls::LdShared : Cls::StShared;
+    case Space::Local:
+      return load ? Cls::LdLocal : Cls::StLocal;
+    case Space::Const:
+      return Cls::LdConst;
+    case Space::Param:
+      return Cls::LdParam;
+    default:
+      return load ? Cls::LdGeneric : Cls::StGeneric;
   }
 }
 
 ExecFn load_fn(Space space) {
   switch (space) {
-    case Space::Shared: return exec_ld<Space::Shared>;
-    case Space::Local: return exec_ld<Space::Local>;
-    case Space::Generic: return exec_ld<Space::Generic>;
-    case Space::Global: return exec_ld<Space::Global>;
-    default: return exec_ld<Space::Const>;  // const and param: checked as global memory, not counted as traffic
+    case Space::Shared:
+      return exec_ld<Space::Shared>;
+    case Space::Local:
+      return exec_ld<Space::Local>;
+    case Space::Generic:
+      return exec_ld<Space::Generic>;
+    case Space::Global:
+      return exec_ld<Space::Global>;
+    default:
+      return exec_ld<Space::Const>;  // const and param: checked as global memory, not counted as traffic
   }
 }
 
 ExecFn store_fn(Space space) {
   switch (space) {
-    case Space::Shared: return exec_st<Space::Shared>;
-    case Space::Local: return exec_st<Space::Local>;
-    case Space::Generic: return exec_st<Space::Generic>;
-    case Space::Global: return exec_st<Space::Global>;
-    default: return nullptr;
+    case Space::Shared:
+      return exec_st<Space::Shared>;
+    case Space::Local:
+      return exec_st<Space::Local>;
+    case Space::Generic:
+      return exec_st<Space::Generic>;
+    case Space::Global:
+      return exec_st<Space::Global>;
+    default:
+      return nullptr;
   }
 }
 
@@ -294,10 +327,14 @@ void data_operands(Decoding& d, const Operand& op, Ty type, bool load) {
     if (e.kind == Operand::Reg) d.inst.width[1] = static_cast<u8>(d.builder.reg_width(e.reg));
   }
   for (const Operand& e : elems) {
-    if (e.kind == Operand::Reg && d.builder.reg_width(e.reg) != d.inst.width[1]) d.malformed("vector of mixed register widths");
+    if (e.kind == Operand::Reg && d.builder.reg_width(e.reg) != d.inst.width[1])
+      d.malformed("vector of mixed register widths");
     bool literal = e.kind != Operand::Reg && e.kind != Operand::Sink;
-    if (literal && !load) slots.push_back(d.inst.width[1] == 64 ? d.src(e, type_bytes(type) == 8 ? type : Ty::B64) : d.src(e, type));
-    else slots.push_back(load ? d.dst(e, e.kind == Operand::Sink && d.inst.width[1] == 64 ? Ty::B64 : type, true) : d.src(e, type, true));
+    if (literal && !load)
+      slots.push_back(d.inst.width[1] == 64 ? d.src(e, type_bytes(type) == 8 ? type : Ty::B64) : d.src(e, type));
+    else
+      slots.push_back(load ? d.dst(e, e.kind == Operand::Sink && d.inst.width[1] == 64 ? Ty::B64 : type, true)
+                           : d.src(e, type, true));
   }
   d.inst.ext = d.builder.keep(slots);
 }

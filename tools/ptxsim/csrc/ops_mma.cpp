@@ -10,16 +10,28 @@
 namespace ptxsim {
 namespace {
 
-struct InF16 { static constexpr int p = 2; static void load(const u32* r, float* out) { halves_to_floats(reinterpret_cast<const u16*>(r), out, 64); } };
-struct InBf16 { static constexpr int p = 2; static void load(const u32* r, float* out) { bf16s_to_floats(reinterpret_cast<const u16*>(r), out, 64); } };
+struct InF16 {
+  static constexpr int p = 2;
+  static void load(const u32* r, float* out) { halves_to_floats(reinterpret_cast<const u16*>(r), out, 64); }
+};
+struct InBf16 {
+  static constexpr int p = 2;
+  static void load(const u32* r, float* out) { bf16s_to_floats(reinterpret_cast<const u16*>(r), out, 64); }
+};
 struct InTf32 {
   static constexpr int p = 1;
   static void load(const u32* r, float* out) {  // the low 13 bits are ignored
     for (int l = 0; l < kLanes; ++l) out[l] = bit_cast<float>(r[l] & 0xffffe000u);
   }
 };
-struct InE4m3 { static constexpr int p = 4; static void load(const u32* r, float* out) { e4m3s_to_floats(reinterpret_cast<const u8*>(r), out, 128); } };
-struct InE5m2 { static constexpr int p = 4; static void load(const u32* r, float* out) { e5m2s_to_floats(reinterpret_cast<const u8*>(r), out, 128); } };
+struct InE4m3 {
+  static constexpr int p = 4;
+  static void load(const u32* r, float* out) { e4m3s_to_floats(reinterpret_cast<const u8*>(r), out, 128); }
+};
+struct InE5m2 {
+  static constexpr int p = 4;
+  static void load(const u32* r, float* out) { e5m2s_to_floats(reinterpret_cast<const u8*>(r), out, 128); }
+};
 
 void load_accumulator(const Warp& w, const u32* slots, bool half, float (*c)[64]) {
   for (int h = 0; h < 2; ++h) {
@@ -126,7 +138,8 @@ constexpr Row kRows[] = {
 void fragment(Decoding& d, size_t k, size_t regs, bool dst, Ty type, std::vector<u32>* out) {
   const Operand& op = d.op(k);
   std::vector<Operand> elems = op.kind == Operand::Vector ? op.elems : std::vector<Operand>{op};
-  if (elems.size() != regs) d.malformed("fragment of " + std::to_string(elems.size()) + " registers; " + std::to_string(regs) + " needed");
+  if (elems.size() != regs)
+    d.malformed("fragment of " + std::to_string(elems.size()) + " registers; " + std::to_string(regs) + " needed");
   for (const Operand& e : elems) out->push_back(dst ? d.dst(e, type) : d.src(e, type));
 }
 

@@ -11,8 +11,10 @@ template <class T>
 void exec_mov(Warp& w, const Inst& i, u32 m) {
   const T* a = slot_ptr<T>(w, i.o[1]);
   T* d = slot_ptr<T>(w, i.o[0]);
-  if (m == kFullMask) std::memcpy(d, a, sizeof(T) * kLanes);
-  else blend(d, a, m);
+  if (m == kFullMask)
+    std::memcpy(d, a, sizeof(T) * kLanes);
+  else
+    blend(d, a, m);
 }
 
 void exec_mov_pred(Warp& w, const Inst& i, u32 m) { set_pred(w, i.o[0], read_pred(w, i, i.o[1], 1), m); }
@@ -24,8 +26,10 @@ void exec_pack(Warp& w, const Inst& i, u32 m) {
     int l = __builtin_ctz(left);
     u64 r = 0;
     for (u32 k = 0; k < i.sub; ++k) r |= static_cast<u64>(w.r32(i.ext[k])[l]) << (k * i.bytes);
-    if (total == 64) w.r64(i.o[0])[l] = r;
-    else w.r32(i.o[0])[l] = static_cast<u32>(r);
+    if (total == 64)
+      w.r64(i.o[0])[l] = r;
+    else
+      w.r32(i.o[0])[l] = static_cast<u32>(r);
   }
 }
 
@@ -78,8 +82,10 @@ void exec_clock(Warp& w, const Inst& i, u32 m) {
   if (i.sub == 1) now >>= 32;
   for (u32 left = m; left; left &= left - 1) {
     int l = __builtin_ctz(left);
-    if (i.width[0] == 64) w.r64(i.o[0])[l] = now;
-    else w.r32(i.o[0])[l] = static_cast<u32>(now);
+    if (i.width[0] == 64)
+      w.r64(i.o[0])[l] = now;
+    else
+      w.r32(i.o[0])[l] = static_cast<u32>(now);
   }
 }
 
@@ -95,7 +101,9 @@ bool decode_clock(Decoding& d, Ty type) {
   return true;
 }
 
-u32 element_slot(Decoding& d, const Operand& e, Ty type, bool is_dst) { return is_dst ? d.dst(e, type) : d.src(e, type); }
+u32 element_slot(Decoding& d, const Operand& e, Ty type, bool is_dst) {
+  return is_dst ? d.dst(e, type) : d.src(e, type);
+}
 
 // mov.b64 {a,b}, c or mov.b64 c, {a,b}
 void decode_vector(Decoding& d, Ty type) {
@@ -110,8 +118,10 @@ void decode_vector(Decoding& d, Ty type) {
   for (const Operand& e : vec.elems) slots.push_back(element_slot(d, e, element, unpack));
   d.inst.ext = d.builder.keep(slots);
   d.inst.sub = static_cast<u8>(n), d.inst.bytes = static_cast<u8>(bits);
-  if (unpack) d.inst.o[1] = d.src(1, type);
-  else d.inst.o[0] = d.dst(0, type);
+  if (unpack)
+    d.inst.o[1] = d.src(1, type);
+  else
+    d.inst.o[0] = d.dst(0, type);
   ExecFn fn = unpack ? exec_unpack : exec_pack;
   if (n == 2 && bits == 16) fn = unpack ? exec_unpack2x16 : exec_pack2x16;
   if (n == 2 && bits == 32) fn = unpack ? exec_unpack2x32 : exec_pack2x32;
@@ -142,8 +152,12 @@ void exec_add_constant(Warp& w, const Inst& i, u32 m) {
 u64 window_of(Space space) { return space == Space::Shared ? kSharedWindow : space == Space::Local ? kLocalWindow : 0; }
 
 Space take_space(Decoding& d) {
-  struct { const char* mod; Space space; } rows[] = {{"shared", Space::Shared}, {"shared::cta", Space::Shared},
-      {"local", Space::Local}, {"global", Space::Global}, {"const", Space::Const}, {"param", Space::Param}, {"param::entry", Space::Param}};
+  struct {
+    const char* mod;
+    Space space;
+  } rows[] = {{"shared", Space::Shared},     {"shared::cta", Space::Shared}, {"local", Space::Local},
+              {"global", Space::Global},     {"const", Space::Const},        {"param", Space::Param},
+              {"param::entry", Space::Param}};
   for (auto& row : rows)
     if (d.take(row.mod)) return row.space;
   d.unsupported(d.raw.opcode + " of this state space");
@@ -182,7 +196,9 @@ void exec_policy(Warp& w, const Inst& i, u32 m) {
   lanes<u64>(w, i.o[0], m, [&](int) { return u64(0); });
 }
 void decode_createpolicy(Decoding& d) {
-  for (const char* mod : {"fractional", "L2::evict_last", "L2::evict_first", "L2::evict_normal", "L2::evict_unchanged", "b64"}) d.take(mod);
+  for (const char* mod :
+       {"fractional", "L2::evict_last", "L2::evict_first", "L2::evict_normal", "L2::evict_unchanged", "b64"})
+    d.take(mod);
   d.need(1, 2);
   d.inst.o[0] = d.dst(0, Ty::B64);
   d.use(exec_policy, Cls::Other);

@@ -26,22 +26,43 @@ inline double exp2_total(double x) {
   return p * bit_cast<double>(exponent);
 }
 
-struct Ex2 { static float f(float x) { float r = static_cast<float>(exp2_total(x)); return x != x ? x : r; } };
-struct Lg2 { static float f(float x) { return std::log2(x); } };
-struct Rcp { static float f(float x) { return 1.0f / x; } };
-struct Sqrt { static float f(float x) { return std::sqrt(x); } };
-struct Rsqrt { static float f(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); } };
-struct Sin { static float f(float x) { return static_cast<float>(std::sin(static_cast<double>(x))); } };
-struct Cos { static float f(float x) { return static_cast<float>(std::cos(static_cast<double>(x))); } };
-struct Tanh { static float f(float x) { return static_cast<float>(std::tanh(static_cast<double>(x))); } };
+struct Ex2 {
+  static float f(float x) {
+    float r = static_cast<float>(exp2_total(x));
+    return x != x ? x : r;
+  }
+};
+struct Lg2 {
+  static float f(float x) { return std::log2(x); }
+};
+struct Rcp {
+  static float f(float x) { return 1.0f / x; }
+};
+struct Sqrt {
+  static float f(float x) { return std::sqrt(x); }
+};
+struct Rsqrt {
+  static float f(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
+};
+struct Sin {
+  static float f(float x) { return static_cast<float>(std::sin(static_cast<double>(x))); }
+};
+struct Cos {
+  static float f(float x) { return static_cast<float>(std::cos(static_cast<double>(x))); }
+};
+struct Tanh {
+  static float f(float x) { return static_cast<float>(std::tanh(static_cast<double>(x))); }
+};
 
 template <class F, bool kFtz>
 void exec_f32(Warp& w, const Inst& i, u32 m) {
   In<float> a(w, i.o[1]);
   auto f = [&](int l) { return canonical_nan(maybe_flush<kFtz>(F::f(maybe_flush<kFtz>(a[l])))); };
   constexpr bool kVector = std::is_same_v<F, Ex2> || std::is_same_v<F, Rcp> || std::is_same_v<F, Sqrt>;
-  if constexpr (kVector) lanes<float>(w, i.o[0], m, f);
-  else each_lane<float>(w, i.o[0], m, f);
+  if constexpr (kVector)
+    lanes<float>(w, i.o[0], m, f);
+  else
+    each_lane<float>(w, i.o[0], m, f);
 }
 
 // f16, f16x2, bf16, bf16x2: sub bit 0 bf16, bit 1 ftz; vec: values per register.
@@ -82,9 +103,9 @@ constexpr Row row(const char* opcode, bool has_half) {
   return {opcode, exec_f32<F, false>, exec_f32<F, true>, has_half ? exec_half<F> : nullptr};
 }
 
-constexpr Row kRows[] = {row<Ex2>("ex2", true),     row<Lg2>("lg2", false), row<Rcp>("rcp", false),
-                         row<Sqrt>("sqrt", false),  row<Rsqrt>("rsqrt", false), row<Sin>("sin", false),
-                         row<Cos>("cos", false),    row<Tanh>("tanh", true)};
+constexpr Row kRows[] = {row<Ex2>("ex2", true),    row<Lg2>("lg2", false),     row<Rcp>("rcp", false),
+                         row<Sqrt>("sqrt", false), row<Rsqrt>("rsqrt", false), row<Sin>("sin", false),
+                         row<Cos>("cos", false),   row<Tanh>("tanh", true)};
 
 void decode_mufu(Decoding& d) {
   const std::string& op = d.raw.opcode;
@@ -94,7 +115,8 @@ void decode_mufu(Decoding& d) {
   Ty type = d.take_type();
   d.need(2);
   d.inst.o[0] = d.dst(0, type), d.inst.o[1] = d.src(1, type);
-  if (type == Ty::F64 && ftz && (op == "rcp" || op == "rsqrt")) return d.use(op == "rcp" ? exec_f64<false> : exec_f64<true>, Cls::Mufu);
+  if (type == Ty::F64 && ftz && (op == "rcp" || op == "rsqrt"))
+    return d.use(op == "rcp" ? exec_f64<false> : exec_f64<true>, Cls::Mufu);
   for (const Row& r : kRows) {
     if (op != r.opcode) continue;
     if (type == Ty::F32) return d.use(ftz ? r.f32_ftz : r.f32, Cls::Mufu);

@@ -11,12 +11,12 @@ namespace ptxsim {
 inline bool is_half(Ty t) { return t == Ty::F16 || t == Ty::F16x2 || t == Ty::BF16 || t == Ty::BF16x2; }
 inline bool is_float(Ty t) { return t == Ty::F32 || t == Ty::F64 || is_half(t); }
 
-void decode_wide(Decoding&);            // mul.wide, mad.wide
-void decode_float_arith(Decoding&);     // add, sub, mul, mad, fma: f32, f64, and half through decode_half_arith
+void decode_wide(Decoding&);         // mul.wide, mad.wide
+void decode_float_arith(Decoding&);  // add, sub, mul, mad, fma: f32, f64, and half through decode_half_arith
 void decode_float_min_max(Decoding&);
 void decode_float_div(Decoding&);
 void decode_float_abs_neg(Decoding&);
-void decode_half_arith(Decoding&);      // f16, f16x2, bf16, bf16x2
+void decode_half_arith(Decoding&);  // f16, f16x2, bf16, bf16x2
 void decode_half_min_max(Decoding&);
 void decode_half_abs_neg(Decoding&);
 

@@ -12,8 +12,9 @@ void check_members(Warp& w, const Inst& i, u32 slot, u32 m) {
   for (u32 left = m; left; left &= left - 1) {
     int l = __builtin_ctz(left);
     if ((members[l] & ~m) || !(members[l] >> l & 1))
-      throw_lane_error(w, i, l, "deadlock", 0,
-                       "member mask " + hex(members[l]) + " does not fit the lanes that execute this instruction, " + hex(m));
+      throw_lane_error(
+          w, i, l, "deadlock", 0,
+          "member mask " + hex(members[l]) + " does not fit the lanes that execute this instruction, " + hex(m));
   }
 }
 
@@ -33,10 +34,18 @@ void exec_shfl(Warp& w, const Inst& i, u32 m) {
     int max_lane = (l & seg) | (cval & ~seg), min_lane = l & seg, j;
     bool ok;
     switch (i.sub) {
-      case 0: j = l - bval, ok = j >= max_lane; break;
-      case 1: j = l + bval, ok = j <= max_lane; break;
-      case 2: j = l ^ bval, ok = j <= max_lane; break;
-      default: j = min_lane | (bval & ~seg), ok = j <= max_lane; break;
+      case 0:
+        j = l - bval, ok = j >= max_lane;
+        break;
+      case 1:
+        j = l + bval, ok = j <= max_lane;
+        break;
+      case 2:
+        j = l ^ bval, ok = j <= max_lane;
+        break;
+      default:
+        j = min_lane | (bval & ~seg), ok = j <= max_lane;
+        break;
     }
     if (!ok) j = l;
     if (ok) valid |= 1u << l;
@@ -93,11 +102,16 @@ void exec_redux(Warp& w, const Inst& i, u32 m) {
   for (u32 left = m; left; left &= left - 1) {
     u32 x = a[__builtin_ctz(left)];
     bool less = i.width[0] ? static_cast<i32>(x) < static_cast<i32>(r) : x < r;
-    if (first) r = x;
-    else if (i.sub == 0) r += x;
-    else if (i.sub == 1) r = less ? x : r;
-    else if (i.sub == 2) r = less ? r : x;
-    else r = i.sub == 3 ? r & x : i.sub == 4 ? r | x : r ^ x;
+    if (first)
+      r = x;
+    else if (i.sub == 0)
+      r += x;
+    else if (i.sub == 1)
+      r = less ? x : r;
+    else if (i.sub == 2)
+      r = less ? r : x;
+    else
+      r = i.sub == 3 ? r & x : i.sub == 4 ? r | x : r ^ x;
     first = false;
   }
   lanes<u32>(w, i.o[0], m, [&](int) { return r; });
@@ -152,8 +166,10 @@ void decode_match(Decoding& d) {
   d.need(3);
   d.inst.o[0] = split_pair(d, d.op(0), Ty::B32, &d.inst.o[3]);
   d.inst.o[1] = d.src(1, type), d.inst.o[2] = d.src(2, Ty::B32);
-  if (type == Ty::B32) d.use(all ? exec_match<u32, true> : exec_match<u32, false>, Cls::WarpOp);
-  else if (type == Ty::B64) d.use(all ? exec_match<u64, true> : exec_match<u64, false>, Cls::WarpOp);
+  if (type == Ty::B32)
+    d.use(all ? exec_match<u32, true> : exec_match<u32, false>, Cls::WarpOp);
+  else if (type == Ty::B64)
+    d.use(all ? exec_match<u64, true> : exec_match<u64, false>, Cls::WarpOp);
 }
 
 void decode_activemask(Decoding& d) {

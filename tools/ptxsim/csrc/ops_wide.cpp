@@ -41,7 +41,8 @@ void exec_dp4a(Warp& w, const Inst& i, u32 m) {
   lanes<u32>(w, i.o[0], m, [&](int l) {
     u32 sum = c[l];
     for (int k = 0; k < 4; ++k)
-      sum += static_cast<u32>(static_cast<i32>(static_cast<A>(a[l] >> 8 * k)) * static_cast<i32>(static_cast<B>(b[l] >> 8 * k)));
+      sum += static_cast<u32>(static_cast<i32>(static_cast<A>(a[l] >> 8 * k)) *
+                              static_cast<i32>(static_cast<B>(b[l] >> 8 * k)));
     return sum;
   });
 }
@@ -67,7 +68,8 @@ void decode_dot(Decoding& d) {
     if (!d.inst.sub && !d.take("lo")) d.unsupported("dp2a without .lo or .hi");
   }
   Ty a = d.take_type(), b = d.take_type();
-  if ((a != Ty::U32 && a != Ty::S32) || (b != Ty::U32 && b != Ty::S32)) d.unsupported(d.raw.opcode + " for these types");
+  if ((a != Ty::U32 && a != Ty::S32) || (b != Ty::U32 && b != Ty::S32))
+    d.unsupported(d.raw.opcode + " for these types");
   bool sa = a == Ty::S32, sb = b == Ty::S32;
   ExecFn fn4 = sa ? (sb ? exec_dp4a<i8, i8> : exec_dp4a<i8, u8>) : (sb ? exec_dp4a<u8, i8> : exec_dp4a<u8, u8>);
   ExecFn fn2 = sa ? (sb ? exec_dp2a<i8, i8> : exec_dp2a<i8, u8>) : (sb ? exec_dp2a<u8, i8> : exec_dp2a<u8, u8>);

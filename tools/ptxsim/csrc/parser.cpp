@@ -36,9 +36,7 @@ class Parser {
   const Token& take() { return tokens_[pos_ < tokens_.size() - 1 ? pos_++ : pos_]; }
   bool is(const char* punct) const { return peek().kind == Tok::Punct && peek().text == punct; }
   bool accept(const char* punct) { return is(punct) ? (take(), true) : false; }
-  bool accept_dot(const char* word) {
-    return peek().kind == Tok::Dot && peek().text == word ? (take(), true) : false;
-  }
+  bool accept_dot(const char* word) { return peek().kind == Tok::Dot && peek().text == word ? (take(), true) : false; }
   [[noreturn]] void fail(const std::string& what) const {
     throw SimError("parse", "PTX line " + std::to_string(peek().line) + ": " + what + ", got '" + peek().text + "'",
                    peek().line, peek().text);
@@ -107,8 +105,10 @@ class Parser {
   void linkage_item() {
     bool is_extern = false;
     for (;;) {
-      if (accept_dot("extern")) is_extern = true;
-      else if (!accept_dot("visible") && !accept_dot("weak") && !accept_dot("common")) break;
+      if (accept_dot("extern"))
+        is_extern = true;
+      else if (!accept_dot("visible") && !accept_dot("weak") && !accept_dot("common"))
+        break;
     }
     if (accept_dot("entry")) return entry();
     if (accept_dot("func")) return function();
@@ -146,7 +146,7 @@ class Parser {
         var.align = static_cast<u32>((take(), peek().bits));
       } else if (word == "v2" || word == "v4") {
         vector = word[1] - '0';
-      } else if (word == "attribute" ) {
+      } else if (word == "attribute") {
         fail("variable attributes are not supported");
       } else if ((var.type = type_from_name(word)) == Ty::None) {
         fail("unknown type ." + word);
@@ -166,14 +166,18 @@ class Parser {
     u64 element = static_cast<u64>(type_bytes(var->type)) * vector, count = 1;
     bool unsized = false;
     while (accept("[")) {
-      if (is("]")) unsized = true;
-      else count *= integer();
+      if (is("]"))
+        unsized = true;
+      else
+        count *= integer();
       expect("]");
     }
     var->align = std::max<u32>(var->align, static_cast<u32>(element));
     if (accept("=")) initializer(var);
-    if (unsized && !var->init.empty()) var->bytes = var->init.size();
-    else var->bytes = unsized ? 0 : element * count;
+    if (unsized && !var->init.empty())
+      var->bytes = var->init.size();
+    else
+      var->bytes = unsized ? 0 : element * count;
     if (var->init.size() > var->bytes) fail("initializer is longer than the variable");
   }
 
@@ -190,8 +194,10 @@ class Parser {
     u64 bits = token.bits;
     if (token.kind == Tok::Float64 && var->type == Ty::F32)
       bits = bit_cast<u32>(static_cast<float>(bit_cast<double>(bits))) ^ (negative ? 0x80000000u : 0u);
-    else if (token.kind == Tok::Float64) bits ^= negative ? 1ull << 63 : 0;
-    else if (token.kind == Tok::Int) bits = negative ? 0 - bits : bits;
+    else if (token.kind == Tok::Float64)
+      bits ^= negative ? 1ull << 63 : 0;
+    else if (token.kind == Tok::Int)
+      bits = negative ? 0 - bits : bits;
     else if (token.kind != Tok::Float32)
       throw SimError("unsupported", "PTX line " + std::to_string(token.line) + ": initializer '" + token.text + "'",
                      token.line, token.text);
@@ -258,13 +264,20 @@ class Parser {
 
   void entry_directive() {
     std::string word = take().text;
-    if (word == "maxntid") triple(entry_->maxntid);
-    else if (word == "reqntid") triple(entry_->reqntid);
-    else if (word == "reqnctapercluster") triple(entry_->reqcluster);
-    else if (word == "maxnreg") entry_->maxnreg = static_cast<u32>(integer());
-    else if (word == "minnctapersm") entry_->minnctapersm = static_cast<u32>(integer());
-    else if (word == "maxclusterrank") integer();
-    else if (word == "pragma") skip_to_semicolon();
+    if (word == "maxntid")
+      triple(entry_->maxntid);
+    else if (word == "reqntid")
+      triple(entry_->reqntid);
+    else if (word == "reqnctapercluster")
+      triple(entry_->reqcluster);
+    else if (word == "maxnreg")
+      entry_->maxnreg = static_cast<u32>(integer());
+    else if (word == "minnctapersm")
+      entry_->minnctapersm = static_cast<u32>(integer());
+    else if (word == "maxclusterrank")
+      integer();
+    else if (word == "pragma")
+      skip_to_semicolon();
     else if (word != "explicitcluster" && word != "noreturn" && word != "blocksareclusters")
       fail("unknown entry directive ." + word);
   }
@@ -303,7 +316,8 @@ class Parser {
 
   void registers() {
     Ty type = type_from_name(peek().text);
-    if (peek().kind != Tok::Dot || type == Ty::None) fail("expected a register type (vector registers are unsupported)");
+    if (peek().kind != Tok::Dot || type == Ty::None)
+      fail("expected a register type (vector registers are unsupported)");
     take();
     do {
       std::string name = identifier("a register name");
@@ -381,8 +395,10 @@ class Parser {
     std::string out;
     for (size_t i = begin; i < end; ++i) {
       bool blank = std::isspace(static_cast<unsigned char>(source_[i])) != 0;
-      if (!blank) out += source_[i];
-      else if (!out.empty() && out.back() != ' ') out += ' ';
+      if (!blank)
+        out += source_[i];
+      else if (!out.empty() && out.back() != ' ')
+        out += ' ';
     }
     while (!out.empty() && out.back() == ' ') out.pop_back();
     return out;
@@ -471,8 +487,10 @@ class Parser {
     op.elems.push_back(peek().kind == Tok::Ident ? named_operand() : literal());
     op.offset = op.elems[0].offset;
     op.elems[0].offset = 0;
-    if (accept("+")) op.offset += static_cast<i64>(integer());
-    else if (is("-")) op.offset += static_cast<i64>(integer());
+    if (accept("+"))
+      op.offset += static_cast<i64>(integer());
+    else if (is("-"))
+      op.offset += static_cast<i64>(integer());
     while (accept(",")) op.elems.push_back(simple_operand());
     expect("]");
     return op;

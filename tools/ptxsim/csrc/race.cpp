@@ -15,7 +15,8 @@
 namespace ptxsim {
 namespace {
 
-[[noreturn]] void report(Warp& w, const Inst& i, int lane, u32 offset, const char* mine, u32 other, const char* theirs, u32 pc) {
+[[noreturn]] void report(Warp& w, const Inst& i, int lane, u32 offset, const char* mine, u32 other, const char* theirs,
+                         u32 pc) {
   const Entry& entry = *w.worker->launch->entry;
   throw_lane_error(w, i, lane, "race", offset,
                    "shared memory at byte " + std::to_string(offset) + ": warp " + std::to_string(w.id) + " " + mine +

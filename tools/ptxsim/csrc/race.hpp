@@ -8,9 +8,9 @@
 
 namespace ptxsim {
 
-void race_start(Cta& cta);                                    // a CTA begins
-void race_arrive(Warp& w, BarrierState& b);                   // release: what w did is published to b
-void race_release(Cta& cta, BarrierState& b, u32 waiters);    // acquire: the waiters know what was published
+void race_start(Cta& cta);                                  // a CTA begins
+void race_arrive(Warp& w, BarrierState& b);                 // release: what w did is published to b
+void race_release(Cta& cta, BarrierState& b, u32 waiters);  // acquire: the waiters know what was published
 void race_read(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes);
 // Lanes outside `changed` store the bytes that are there already: that conflicts with nobody.
 void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes, u32 changed);

@@ -48,13 +48,13 @@ struct Warp {
   WarpState state = WarpState::Ready;
   std::vector<StackEntry> stack;
   u32 id = 0;
-  u32 barrier = 0;       // barrier it waits at
+  u32 barrier = 0;  // barrier it waits at
   Cta* cta = nullptr;
   Worker* worker = nullptr;
-  u8* local = nullptr;   // 32 frames of Entry::local_bytes
+  u8* local = nullptr;  // 32 frames of Entry::local_bytes
   std::vector<PendingCopy> copies;
-  u32 copy_group[kLanes] = {};  // number of the open cp.async group
-  u32 known_times[kLanes] = {}; // race.cpp: latest time of each warp whose accesses precede what this one does
+  u32 copy_group[kLanes] = {};   // number of the open cp.async group
+  u32 known_times[kLanes] = {};  // race.cpp: latest time of each warp whose accesses precede what this one does
 
   u32* r32(u32 slot) const { return regs + slot; }
   u64* r64(u32 slot) const { return reinterpret_cast<u64*>(regs + slot); }
@@ -74,7 +74,7 @@ struct BarrierState {
   u32 waiting = 0;          // bit per warp that waits
   u32 red_pc[kLanes] = {};  // bar.red instruction of each waiting warp
   u32 red_and = 1, red_or = 0, red_popc = 0;
-  u32 times[kLanes] = {};   // race.cpp: what the arrived warps have published
+  u32 times[kLanes] = {};  // race.cpp: what the arrived warps have published
 };
 
 struct Cta {
@@ -102,7 +102,8 @@ struct Launch {
   std::vector<Allocation> allocations;  // sorted by base
   u32 smem_bytes = 0, threads = 0, num_warps = 0;
   u64 num_ctas = 0;
-  bool check_bounds = true, check_init = true, check_races = true, random_schedule = false, random_async = false, stats = false;
+  bool check_bounds = true, check_init = true, check_races = true, random_schedule = false, random_async = false,
+       stats = false;
   std::atomic<u64> next_cta{0};
   std::atomic<i64> budget{0};
   std::atomic<bool> abort{false};
@@ -114,7 +115,7 @@ struct Launch {
 struct Worker {
   Launch* launch = nullptr;
   u64 rng = 0;
-  Allocation cached;          // last allocation that an access hit
+  Allocation cached;  // last allocation that an access hit
   Counters counters;
   std::vector<u64> executed;  // per instruction: warp executions
   std::vector<u64> lanes;     // per instruction: thread executions

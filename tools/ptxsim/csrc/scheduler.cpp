@@ -85,8 +85,10 @@ class CtaRunner {
 
   static void fill(Warp& w, u32 slot, int width, u64 value) {
     for (int l = 0; l < kLanes; ++l)
-      if (width == 32) w.r32(slot)[l] = static_cast<u32>(value);
-      else w.r64(slot)[l] = value;
+      if (width == 32)
+        w.r32(slot)[l] = static_cast<u32>(value);
+      else
+        w.r64(slot)[l] = value;
   }
 
   void fill_constants(Warp& w) {
@@ -132,8 +134,10 @@ class CtaRunner {
     for (const SpecialSlot& s : entry_.specials)
       for (int l = 0; l < kLanes; ++l) {
         u64 value = special_value(s.special, first + static_cast<u32>(l), w.id);
-        if (s.width == 32) w.r32(s.slot)[l] = static_cast<u32>(value);
-        else w.r64(s.slot)[l] = value;
+        if (s.width == 32)
+          w.r32(s.slot)[l] = static_cast<u32>(value);
+        else
+          w.r64(s.slot)[l] = value;
       }
   }
 
@@ -147,25 +151,45 @@ class CtaRunner {
     if (s <= Special::CtaidZ) return cta_.id[index(Special::CtaidX)];
     if (s <= Special::NctaidZ) return c.grid[index(Special::NctaidX)];
     switch (s) {
-      case Special::Laneid: return lane;
-      case Special::Warpid: return warp;
-      case Special::Nwarpid: return launch_.device->max_threads_per_sm / kLanes;
-      case Special::Smid: return cta_.linear % launch_.device->sm_count;
-      case Special::Nsmid: return launch_.device->sm_count;
-      case Special::LanemaskEq: return 1u << lane;
-      case Special::LanemaskLt: return (1u << lane) - 1;
-      case Special::LanemaskLe: return (2u << lane) - 1;
-      case Special::LanemaskGe: return ~((1u << lane) - 1);
-      case Special::LanemaskGt: return ~((2u << lane) - 1);
-      case Special::DynamicSmem: return c.dynamic_smem_bytes;
-      case Special::TotalSmem: return launch_.smem_bytes;
-      case Special::ClusterNctaidX: case Special::ClusterNctaidY: case Special::ClusterNctaidZ:
-      case Special::ClusterNctarank: return 1;
-      case Special::ClusteridX: case Special::ClusteridY: case Special::ClusteridZ:
+      case Special::Laneid:
+        return lane;
+      case Special::Warpid:
+        return warp;
+      case Special::Nwarpid:
+        return launch_.device->max_threads_per_sm / kLanes;
+      case Special::Smid:
+        return cta_.linear % launch_.device->sm_count;
+      case Special::Nsmid:
+        return launch_.device->sm_count;
+      case Special::LanemaskEq:
+        return 1u << lane;
+      case Special::LanemaskLt:
+        return (1u << lane) - 1;
+      case Special::LanemaskLe:
+        return (2u << lane) - 1;
+      case Special::LanemaskGe:
+        return ~((1u << lane) - 1);
+      case Special::LanemaskGt:
+        return ~((2u << lane) - 1);
+      case Special::DynamicSmem:
+        return c.dynamic_smem_bytes;
+      case Special::TotalSmem:
+        return launch_.smem_bytes;
+      case Special::ClusterNctaidX:
+      case Special::ClusterNctaidY:
+      case Special::ClusterNctaidZ:
+      case Special::ClusterNctarank:
+        return 1;
+      case Special::ClusteridX:
+      case Special::ClusteridY:
+      case Special::ClusteridZ:
         return cta_.id[index(Special::ClusteridX)];
-      case Special::NclusteridX: case Special::NclusteridY: case Special::NclusteridZ:
+      case Special::NclusteridX:
+      case Special::NclusteridY:
+      case Special::NclusteridZ:
         return c.grid[index(Special::NclusteridX)];
-      default: return 0;
+      default:
+        return 0;
     }
   }
 
@@ -183,8 +207,7 @@ class CtaRunner {
     i64 before = launch_.budget.fetch_sub(wanted);
     if (before < wanted) {
       i64 granted = std::max<i64>(before, 0);
-      if (granted + chunk_ <= 0)
-        out_of_budget();
+      if (granted + chunk_ <= 0) out_of_budget();
       chunk_ += granted;
       launch_.budget = 0;
       return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Register file layout. Unrolled kernels declare thousands of virtual registers of 128 B each; giving each its own
-// place would push the hot loop out of the host's caches (measured on the tutorial sgemm_sm80, fp16 form: 9 times slower). So registers share
-// slots by liveness: data flow over the blocks, one interval in program order per register, linear scan. Liveness is a
-// property of a thread's path, so divergence does not matter: lanes of a slot never mix.
+// place would push the hot loop out of the host's caches (measured on the tutorial sgemm_sm80, fp16 form: 9 times
+// slower). So registers share slots by liveness: data flow over the blocks, one interval in program order per register,
+// linear scan. Liveness is a property of a thread's path, so divergence does not matter: lanes of a slot never mix.
 #include <algorithm>
 #include <set>
 
@@ -19,8 +19,9 @@ void put(Bits* b, size_t k) { (*b)[k / 64] |= 1ull << (k % 64); }
 // Opcodes whose first operand is a source. Any other opcode writes its first operand and nothing else.
 bool reads_first_operand(const std::string& opcode) {
   static const std::set<std::string> kReaders = {
-      "st", "red", "cp", "bra", "brx", "exit", "ret", "trap", "membar", "fence", "prefetch", "prefetchu", "stmatrix",
-      "nanosleep", "barrier", "bar", "wgmma", "setmaxnreg", "discard", "applypriority", "mbarrier", "griddepcontrol", "call"};
+      "st",     "red",        "cp",       "bra",           "brx",      "exit",           "ret",     "trap",
+      "membar", "fence",      "prefetch", "prefetchu",     "stmatrix", "nanosleep",      "barrier", "bar",
+      "wgmma",  "setmaxnreg", "discard",  "applypriority", "mbarrier", "griddepcontrol", "call"};
   return kReaders.count(opcode) != 0;
 }
 
@@ -111,9 +112,11 @@ class Liveness {
     }
     for (Span& b : blocks_) {
       const RawInst& last = raw_.insts[b.last];
-      bool leaves = last.guard < 0 && (last.opcode == "bra" || last.opcode == "exit" || last.opcode == "ret" || last.opcode == "trap");
+      bool leaves = last.guard < 0 &&
+                    (last.opcode == "bra" || last.opcode == "exit" || last.opcode == "ret" || last.opcode == "trap");
       if (!leaves && b.last + 1 < n_) b.succs.push_back(block_of[b.last + 1]);
-      if (target[b.last] >= 0 && static_cast<size_t>(target[b.last]) < n_) b.succs.push_back(block_of[static_cast<size_t>(target[b.last])]);
+      if (target[b.last] >= 0 && static_cast<size_t>(target[b.last]) < n_)
+        b.succs.push_back(block_of[static_cast<size_t>(target[b.last])]);
     }
     return true;
   }
@@ -181,10 +184,11 @@ std::vector<u32> assign_register_slots(const RawEntry& raw, u32* words) {
     if (pinned[r]) span[r] = {0, raw.insts.size()};
     order.push_back(r);
   }
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::make_pair(span[a].first, a) < std::make_pair(span[b].first, b); });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return std::make_pair(span[a].first, a) < std::make_pair(span[b].first, b); });
   std::vector<u32> slots(raw.regs.size(), 0);
-  std::map<int, std::vector<u32>> free_slots;                       // by width
-  std::set<std::pair<size_t, std::pair<int, u32>>> busy;            // by last position
+  std::map<int, std::vector<u32>> free_slots;             // by width
+  std::set<std::pair<size_t, std::pair<int, u32>>> busy;  // by last position
   for (size_t r : order) {
     // A slot is free only after its last reader: an instruction never writes where it reads another register.
     while (!busy.empty() && busy.begin()->first < span[r].first) {

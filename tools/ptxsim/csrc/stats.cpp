@@ -10,9 +10,9 @@ namespace ptxsim {
 namespace {
 
 constexpr const char* kClassNames[] = {
-    "alu", "fp", "half", "cvt", "mov", "mufu", "fp64", "mma", "ldmatrix", "stmatrix", "ld_global", "st_global",
-    "ld_shared", "st_shared", "ld_local", "st_local", "ld_param", "ld_const", "ld_generic", "st_generic", "atom",
-    "cp_async", "warp", "barrier", "branch", "fence", "other",
+    "alu",        "fp",         "half",      "cvt",       "mov",       "mufu",     "fp64",     "mma",      "ldmatrix",
+    "stmatrix",   "ld_global",  "st_global", "ld_shared", "st_shared", "ld_local", "st_local", "ld_param", "ld_const",
+    "ld_generic", "st_generic", "atom",      "cp_async",  "warp",      "barrier",  "branch",   "fence",    "other",
 };
 constexpr const char* kPortNames[] = {"ld", "st", "ldmatrix", "stmatrix", "cp_async"};
 constexpr int kBanks = 32;
@@ -25,8 +25,10 @@ u32 group_wavefronts(const u32* offsets, u32 mask, u32 unit, int first, int last
   for (int lane = first; lane < last; ++lane) {
     if (!(mask >> lane & 1)) continue;
     u32 id = offsets[lane] >> shift, column = id & (columns - 1);
-    if (!(seen >> column & 1)) seen |= 1u << column, held[column] = id;
-    else clash = clash || held[column] != id;
+    if (!(seen >> column & 1))
+      seen |= 1u << column, held[column] = id;
+    else
+      clash = clash || held[column] != id;
   }
   if (!clash) return seen ? 1 : 0;
   u32 ids[kBanks][kLanes], used[kBanks] = {}, most = 0;
@@ -94,12 +96,14 @@ std::string Counters::to_json(double seconds) const {
   out += "," + field("thread_instructions", thread_instructions) + ",\"by_class\":{";
   for (int i = 0; i < static_cast<int>(Cls::kCount); ++i) out += (i ? "," : "") + field(kClassNames[i], by_class[i]);
   out += "}," + field("tensor_flops", tensor_flops) + "," + field("mufu_ops", mufu_ops);
-  out += "," + field("global_bytes_read", global_bytes_read) + "," + field("global_bytes_written", global_bytes_written);
+  out +=
+      "," + field("global_bytes_read", global_bytes_read) + "," + field("global_bytes_written", global_bytes_written);
   out += "," + field("global_sectors_read", global_sectors_read);
   out += "," + field("global_sectors_written", global_sectors_written);
   auto ports = [&](const char* key, const u64* values) {
     out += "," + json_quote(key) + ":{";
-    for (int i = 0; i < static_cast<int>(SharedPort::kCount); ++i) out += (i ? "," : "") + field(kPortNames[i], values[i]);
+    for (int i = 0; i < static_cast<int>(SharedPort::kCount); ++i)
+      out += (i ? "," : "") + field(kPortNames[i], values[i]);
     out += "}";
   };
   ports("shared_wavefronts", shared_wavefronts), ports("shared_conflicts", shared_conflicts);

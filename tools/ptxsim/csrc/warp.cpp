@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warp state transitions: divergence by immediate post-dominator, exits, barriers, completion of cp.async, and the
 // report that names every warp and barrier of a CTA. Not responsible for choosing which warp runs.
-#include "executor.hpp"
-
 #include <algorithm>
 
+#include "executor.hpp"
 #include "memory.hpp"
 #include "race.hpp"
 
@@ -108,7 +107,8 @@ void release_if_complete(Cta& cta, BarrierState& b) {
 void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wait) {
   if (id >= 16) throw_warp_error(w, i, mask, "launch", "barrier " + std::to_string(id) + " does not exist; 0 to 15 do");
   if (count % kLanes)
-    throw_warp_error(w, i, mask, "launch", "barrier thread count " + std::to_string(count) + " is not a multiple of 32");
+    throw_warp_error(w, i, mask, "launch",
+                     "barrier thread count " + std::to_string(count) + " is not a multiple of 32");
   Cta& cta = *w.cta;
   const Entry& entry = *w.worker->launch->entry;
   auto report = [&] {
@@ -117,8 +117,8 @@ void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wa
   };
   if (mask != w.alive)
     throw_warp_error(w, i, mask, "deadlock",
-                     "a barrier is reached by lanes " + hex(mask) + " of a warp whose live lanes are " +
-                         hex(w.alive) + ": the others took another path" + report());
+                     "a barrier is reached by lanes " + hex(mask) + " of a warp whose live lanes are " + hex(w.alive) +
+                         ": the others took another path" + report());
   BarrierState& b = cta.barriers[id];
   bool counted = count != 0;
   if (b.warps && (b.counted != counted || b.expected != count))
@@ -141,8 +141,9 @@ void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wa
     ++w.worker->counters.barrier_waits;
   }
   if (b.counted && b.arrived > b.expected)
-    throw_warp_error(w, i, mask, "deadlock", "more threads arrive at barrier " + std::to_string(id) + " than its count, " +
-                                           std::to_string(count));
+    throw_warp_error(
+        w, i, mask, "deadlock",
+        "more threads arrive at barrier " + std::to_string(id) + " than its count, " + std::to_string(count));
   release_if_complete(cta, b);
 }
 
