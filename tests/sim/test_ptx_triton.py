@@ -128,3 +128,15 @@ def test_atomics_and_prefix_sums() -> None:
     assert torch.equal(out[:16], torch.bincount(x, minlength=16).int())
     assert torch.equal(out[16:272], x[:256].cumsum(0).int())
     assert torch.equal(out[272:], x[256:].cumsum(0).int())
+
+
+def test_hopper_code_is_described_line_by_line() -> None:
+    """Whatever of Triton's sm_90 output cannot be simulated is listed with its own line; nothing is a parse error."""
+    arguments = kernels.attention_arguments(torch.float16, True, 64)
+    text = kernels.compile_text(kernels.attention_kernel, *arguments, 90, 4, 2).asm["ptx"]
+    module = ptxsim.parse(text)
+    lines = text.splitlines()
+    assert module.target.startswith("sm_90")
+    assert [entry.name for entry in module.entries] == ["attention_kernel"]
+    for item in module.unsupported:
+        assert item["text"].split()[0].split(".")[0] in lines[item["line"] - 1]

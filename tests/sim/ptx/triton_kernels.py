@@ -117,14 +117,7 @@ def compile_kernel(
     function: Any, signature: dict[str, str], constants: dict[str, Any], *, num_warps: int = 4, num_stages: int = 2
 ) -> Compiled:
     """Compiles for sm_80; `signature` gives Triton types of the run-time arguments."""
-    types = {**signature, **dict.fromkeys(constants, "constexpr")}
-    # Aligned pointers, as torch gives them: Triton then vectorizes and uses 16-byte cp.async.
-    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
-    compiled = triton.compile(
-        ASTSource(function, types, constants, aligned),
-        target=GPUTarget("cuda", 80, 32),
-        options={"num_warps": num_warps, "num_stages": num_stages},
-    )
+    compiled = compile_text(function, signature, constants, 80, num_warps, num_stages)
     module = ptxsim.load(compiled.asm["ptx"])
     (entry,) = module.entries
     return Compiled(
@@ -137,17 +130,39 @@ def compile_kernel(
     )
 
 
+def compile_text(
+    function: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    capability: int,
+    num_warps: int,
+    num_stages: int,
+) -> Any:
+    """Triton's own result (asm, metadata) for a compute capability such as 80."""
+    types = {**signature, **dict.fromkeys(constants, "constexpr")}
+    # Aligned pointers, as torch gives them: Triton then vectorizes and uses 16-byte cp.async.
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
+    return triton.compile(
+        ASTSource(function, types, constants, aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": num_warps, "num_stages": num_stages},
+    )
+
+
 TRITON_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def attention_arguments(dtype: torch.dtype, is_causal: bool, head_dim: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """Signature and constants of attention_kernel with 64 x 32 tiles."""
+    signature = dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "o_ptr"], f"*{TRITON_TYPES[dtype]}")
+    signature |= {"lse_ptr": "*fp32", "seqlen_q": "i32", "seqlen_k": "i32", "scale_log2": "fp32"}
+    return signature, {"BLOCK_M": 64, "BLOCK_N": 32, "HEAD_DIM": head_dim, "IS_CAUSAL": is_causal}
 
 
 @functools.cache
 def attention(dtype: torch.dtype, is_causal: bool, head_dim: int, num_stages: int = 2) -> Compiled:
-    """attention_kernel with 64 x 32 tiles."""
-    pointer = f"*{TRITON_TYPES[dtype]}"
-    signature = dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "o_ptr"], pointer)
-    signature |= {"lse_ptr": "*fp32", "seqlen_q": "i32", "seqlen_k": "i32", "scale_log2": "fp32"}
-    constants = {"BLOCK_M": 64, "BLOCK_N": 32, "HEAD_DIM": head_dim, "IS_CAUSAL": is_causal}
-    return compile_kernel(attention_kernel, signature, constants, num_stages=num_stages)
+    """attention_kernel for sm_80."""
+    return compile_kernel(attention_kernel, *attention_arguments(dtype, is_causal, head_dim), num_stages=num_stages)
 
 
 def run_attention(
