@@ -16,7 +16,7 @@ VENV ?= .venv
 PYTHON ?= python3
 INSTALL ?= yes
 BUDGET ?= 8
-OUT ?= gpu-check-report
+OUT ?= build/gpu-check
 
 # The checkout as an importable package without installation: the mapping of pyproject.toml as relative links.
 LINKS := build/links/attnsmith
@@ -64,6 +64,6 @@ gpu-check:
 	@"$(PY)" -m attnsmith.tools.cli gpu-check --budget "$(BUDGET)" --out "$(OUT)"
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis gpu-check-report
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 	find generated -mindepth 1 -not -name README.md -delete
