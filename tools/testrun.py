@@ -19,6 +19,9 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 REPORTS = CHECKOUT / "build" / "test-reports"
 
+TEST_TIMEOUT_SECONDS = 600
+"""Of one test: far beyond the slowest, so that a hang ends the run with a traceback instead of the CI's own limit."""
+
 NATIVE_PARTS = """
 import attnsmith
 from attnsmith.progress import visible_progress
@@ -105,7 +108,8 @@ def run_phase(phase: Phase, extra: Sequence[str] = ()) -> Outcome | None:
         return None
     report = REPORTS / f"{phase.name}.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", *paths, "-q", "-n", workers(), f"--junitxml={report}", *extra]
+    limits = [f"--timeout={TEST_TIMEOUT_SECONDS}", "--durations=8"]
+    command = [sys.executable, "-m", "pytest", *paths, "-q", "-n", workers(), f"--junitxml={report}", *limits, *extra]
     start = time.monotonic()
     code = subprocess.run(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, check=False).returncode
     outcome = Outcome(name=phase.name, code=code, seconds=time.monotonic() - start)
