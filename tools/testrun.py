@@ -156,7 +156,8 @@ def summarize(outcomes: Sequence[Outcome]) -> int:
             say(f"  failed: {failure}")
     ok = all(outcome.ok for outcome in outcomes)
     total = sum(outcome.seconds for outcome in outcomes)
-    say(f"{'ALL PASSED' if ok else 'FAILED'}: {sum(o.passed for o in outcomes)} tests passed in {total:.0f} s")
+    passed, skipped = sum(o.passed for o in outcomes), sum(o.skipped for o in outcomes)
+    say(f"{'ALL PASSED' if ok else 'FAILED'}: {passed} tests passed, {skipped} skipped, in {total:.0f} s")
     return 0 if ok else 1
 
 
