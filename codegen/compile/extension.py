@@ -26,7 +26,7 @@ from typing import Any
 from attnsmith.codegen import dispatch, rules
 from attnsmith.codegen.build import Progress, held_lock, keep_failure
 from attnsmith.codegen.cache import DirectoryCache, KernelCache
-from attnsmith.codegen.compile import library, ptx
+from attnsmith.codegen.compile import library, nvrtc, ptx
 from attnsmith.codegen.compile.jobs import NVCC_BYTES, default_jobs
 from attnsmith.codegen.compile.ninja import Edge, edge_seconds, join, ninja_on_path, run_ninja, write_ninja_file
 from attnsmith.codegen.cuda_roots import Surroundings, cccl_version, toolkit_root
@@ -45,7 +45,13 @@ LIBRARY_FILE = "libattnsmith_kernels.so"
 KERNELS_PER_UNIT = 4
 """A translation unit's kernels: more save headers, fewer spread over cores and take less memory each."""
 
-NVCC_FLAGS: tuple[str, ...] = ("-std=c++17", "-DNDEBUG", "--expt-relaxed-constexpr", "-diag-suppress=177")
+NVCC_FLAGS: tuple[str, ...] = (
+    "-std=c++17",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-diag-suppress=177",
+    *nvrtc.MATH_FLAGS,
+)
 """Of every translation unit."""
 
 LOCK_SECONDS = 6 * 3600.0

@@ -47,7 +47,8 @@ CUTE_DEVICE KeyBlockRange key_block_range(int m_block, Seqlen seqlen) {
 }
 
 // Sets the scores of columns that a row does not see to -inf.
-//   acc_s      accumulator fragment ((2,2),MMA_M,MMA_N) of the (kBlockM, kBlockN) score tile
+//   acc_s      accumulator fragment ((2,2),MMA_M,MMA_N) of the (kBlockM, kBlockN) score tile, m16n8 atoms, all of N in
+//              one warp
 //   tScS       its coordinates (row, col) within the tile, same shape
 template <class Mask, class AccS, class Coords>
 CUTE_DEVICE void apply_mask(AccS& acc_s, Coords const& tScS, int first_row, int first_col, Seqlen seqlen) {
@@ -56,12 +57,12 @@ CUTE_DEVICE void apply_mask(AccS& acc_s, Coords const& tScS, int first_row, int 
   Tensor coords = make_tensor(tScS.data(), accumulator_rowcol(tScS.layout()));
   CUTE_UNROLL
   for (int mi = 0; mi < size<0>(scores); ++mi) {
-    // Everything that depends on the row or the thread is on one side: the other is a compile-time column.
-    int const thread_col = get<1>(coords(mi, 0));
-    int const limit = Mask::col_limit(first_row + get<0>(coords(mi, 0)), seqlen) - first_col - thread_col;
+    // Everything that depends on the row or the thread is on one side; the other, the distance from the thread's first
+    // column, is a compile-time number and so an immediate of the compare.
+    int const limit = Mask::col_limit(first_row + get<0>(coords(mi, 0)), seqlen) - first_col - get<1>(coords(mi, 0));
     CUTE_UNROLL
     for (int ni = 0; ni < size<1>(scores); ++ni) {
-      int const col = get<1>(coords(mi, ni)) - thread_col;
+      int const col = ni / 2 * 8 + ni % 2;
       scores(mi, ni) = col < limit ? scores(mi, ni) : negative_infinity();
     }
   }

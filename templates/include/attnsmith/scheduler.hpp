@@ -18,6 +18,20 @@ struct Seqlen {
   CUTE_HOST_DEVICE int offset() const { return k - q; }
 };
 
+// Thread and CTA index, read anew at each call: the compiler keeps an ordinary read in a register across the main loop,
+// where registers are scarce, although reading it again costs nothing.
+CUTE_DEVICE int thread_index() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+CUTE_DEVICE unsigned cta_index() {
+  unsigned cta;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(cta));
+  return cta;
+}
+
 // Coordinates of one output tile.
 struct TileCoord {
   int m_block;
@@ -33,8 +47,9 @@ template <bool kLongestFirst>
 struct SingleTileScheduler {
   CUTE_DEVICE static TileCoord tile(FwdParams const& params) {
     unsigned const num_m_blocks = params.num_m_blocks;
-    unsigned const batch_head = blockIdx.x / num_m_blocks;
-    unsigned const m = blockIdx.x - batch_head * num_m_blocks;
+    unsigned const index = cta_index();
+    unsigned const batch_head = index / num_m_blocks;
+    unsigned const m = index - batch_head * num_m_blocks;
     unsigned const nheads = params.nheads_q;
     unsigned const batch = batch_head / nheads;
     unsigned const head = batch_head - batch * nheads;

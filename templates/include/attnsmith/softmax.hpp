@@ -23,6 +23,20 @@ CUTE_DEVICE float exp2_approx(float x) {
   return y;
 }
 
+// For row sums, which are in [2^-8, 2^8 seqlen_k] or 0 or NaN: absolute error 2^-22, and 1 ulp. The library functions'
+// treatment of subnormal arguments would cost a call, and with it registers in the whole kernel.
+CUTE_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+CUTE_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Reductions over the 4 threads of a quad, which hold one accumulator row together.
 CUTE_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -43,13 +57,16 @@ struct OnlineSoftmax {
   // scores it would even overflow them.
   static constexpr float kExactBase = 65536.f;
 
+  // Reference of a row that has seen no key: below every score, yet finite, so that -inf minus it is still -inf.
+  static constexpr float kNoKey = -3.0e38f;
+
   float reference[kNumRows];  // m_ref (exact form) or base (fast form)
   float row_sum[kNumRows];    // this thread's columns only
 
   CUTE_DEVICE OnlineSoftmax() {
     CUTE_UNROLL
     for (int mi = 0; mi < kNumRows; ++mi) {
-      reference[mi] = negative_infinity();
+      reference[mi] = kNoKey;
       row_sum[mi] = 0.f;
     }
   }
@@ -58,9 +75,6 @@ struct OnlineSoftmax {
     CUTE_UNROLL
     for (int mi = 0; mi < kNumRows; ++mi) { reference[mi] *= scale_log2; }
   }
-
-  // For a row that has seen no key: its weights are then 2^-inf = 0 instead of NaN.
-  CUTE_DEVICE static float finite(float reference) { return reference == negative_infinity() ? 0.f : reference; }
 
   // Moves the reference up where needed and rescales row_sum and acc_o accordingly.
   //   scores  (row, col) raw scores; -inf where a row does not see a column
@@ -88,11 +102,11 @@ struct OnlineSoftmax {
     float const to_log2 = kIsExact ? scale_log2 : 1.f;
     CUTE_UNROLL
     for (int mi = 0; mi < kNumRows; ++mi) {
-      float const old = reference[mi];  // -inf before the first key
+      float const old = reference[mi];  // kNoKey before the first key: row_sum and O are still 0 then
       reference[mi] = fmaxf(old, quad_max(tile_max[mi]) * (kIsExact ? 1.f : scale_log2));
-      float const correction = exp2_approx((old - finite(reference[mi])) * to_log2);
+      float const correction = exp2_approx((old - reference[mi]) * to_log2);
       row_sum[mi] *= correction;
-      if (!kIsExact && fabsf(finite(reference[mi])) > kExactBase) { row_sum[mi] = __int_as_float(0x7fffffff); }
+      if (!kIsExact && fabsf(reference[mi]) > kExactBase) { row_sum[mi] = __int_as_float(0x7fffffff); }
       CUTE_UNROLL
       for (int ni = 0; ni < size<1>(acc_o_rowcol); ++ni) { acc_o_rowcol(mi, ni) *= correction; }
     }
@@ -100,7 +114,7 @@ struct OnlineSoftmax {
 
   template <bool kIsExact>
   CUTE_DEVICE float weight(float scale_log2, float score, int mi) const {
-    return exp2_approx(kIsExact ? (score - finite(reference[mi])) * scale_log2
+    return exp2_approx(kIsExact ? (score - reference[mi]) * scale_log2
                                 : fmaf(score, scale_log2, -reference[mi]));
   }
 
@@ -115,9 +129,9 @@ struct OnlineSoftmax {
   // key gives factor 0 and -inf.
   CUTE_DEVICE float finish(int mi, float& lse) const {
     float const sum = quad_sum(row_sum[mi]);
-    bool const is_empty = reference[mi] == negative_infinity() && sum == 0.f;
-    lse = is_empty ? negative_infinity() : reference[mi] * kLn2 + logf(sum);
-    return is_empty ? 0.f : 1.f / sum;
+    bool const is_empty = sum == 0.f;  // a row that saw a key has a weight of at least 2^-8 in it
+    lse = is_empty ? negative_infinity() : (reference[mi] + log2_approx(sum)) * kLn2;
+    return is_empty ? 0.f : reciprocal_approx(sum);
   }
 };
 

@@ -11,15 +11,13 @@ namespace attnsmith::sm80 {
 
 // 16 bytes to shared memory, past L1 (.cg): a tile's bytes are used once per CTA. A false predicate writes zeros and
 // reads nothing.
-CUTE_DEVICE void cp_async_16(void* smem, void const* gmem, bool is_valid) {
-  uint32_t const dst = cute::cast_smem_ptr_to_uint(smem);
+CUTE_DEVICE void cp_async_16(uint32_t to, void const* from, bool is_valid) {
   int const src_size = is_valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(gmem), "r"(src_size) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(src_size) : "memory");
 }
 
-CUTE_DEVICE void cp_async_16(void* smem, void const* gmem) {
-  uint32_t const dst = cute::cast_smem_ptr_to_uint(smem);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(gmem) : "memory");
+CUTE_DEVICE void cp_async_16(uint32_t to, void const* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 // How kNumThreads threads cover a (kRows, kCols) tile in 16-byte chunks: neighbouring threads take neighbouring chunks
@@ -49,14 +47,14 @@ struct TileLoader {
   Element const* gmem;  // this thread's first chunk of the next row block
   int64_t row_stride;   // elements
   int row;              // of the first pass, within the tile
-  int smem_offset;      // of the first pass, elements
+  uint32_t smem_offset;  // of the first pass, bytes
   int num_cols_left;    // head_dim minus this thread's first column
 
   CUTE_DEVICE TileLoader(void const* base, int64_t row_stride_, int head_dim, int block, int thread)
       : row_stride(row_stride_), row(Threads::row(thread)) {
     int const col = Threads::col(thread);
     gmem = static_cast<Element const*>(base) + (int64_t(block) * kRows + row) * row_stride + col;
-    smem_offset = typename Smem::Layout{}(row, col);
+    smem_offset = typename Smem::Layout{}(row, col) * sizeof(Element);
     num_cols_left = head_dim - col;
   }
 
@@ -64,6 +62,7 @@ struct TileLoader {
   // others become zeros.
   template <bool kIsBounded>
   CUTE_DEVICE void load(Element* smem, int num_rows = kRows) {
+    uint32_t const to_base = cute::cast_smem_ptr_to_uint(smem) + smem_offset;
     Element const* from_row = gmem;
     CUTE_UNROLL
     for (int pass = 0; pass < Threads::kNumPasses; ++pass, from_row += Threads::kRowsPerPass * row_stride) {
@@ -72,7 +71,8 @@ struct TileLoader {
         for (int atom = 0; atom < Threads::kNumColAtoms; ++atom) {
           // Whole swizzle atoms apart, so the swizzle of the first chunk holds for all: a compile-time distance.
           constexpr auto layout = typename Smem::Layout{};
-          Element* to = smem + smem_offset + layout(pass * Threads::kRowsPerPass, atom * Threads::kAtomCols);
+          uint32_t const to =
+              to_base + layout(pass * Threads::kRowsPerPass, atom * Threads::kAtomCols) * uint32_t(sizeof(Element));
           Element const* from = from_row + atom * Threads::kAtomCols;
           if constexpr (kIsBounded || kPadsHeadDim) {
             bool const is_row = !kIsBounded || row + pass * Threads::kRowsPerPass < num_rows;

@@ -4,7 +4,7 @@
 //
 // Pipeline, kNumStages = S buffers each for K and V; every load is one commit group, in the order K0 V0 K1 V1 ...:
 //
-//   step j   wait K_j | barrier | issue V_{j+S-1} | S = Q K_j^T | wait V_j | barrier | issue K_{j+S} | softmax, O += P V_j
+//   step j   wait K_j | barrier | issue V_{j+S-1} | S = Q K_j^T | wait V_j | barrier | row max | issue K_{j+S} | O += P V_j
 //
 //   barrier 1: K_j is visible to all warps, and all warps have finished reading V_{j-1}, whose buffer V_{j+S-1} takes.
 //   barrier 2: V_j is visible to all warps, and all warps have finished reading K_j, whose buffer K_{j+S} takes.
@@ -12,9 +12,9 @@
 // With S = 1, V_j flies during Q K_j^T and K_{j+1} during softmax and P V_j. A group is committed at each issue point
 // even when nothing is left to load, so that both waits leave the same number of groups, 2 (S - 1), in flight.
 //
-// Registers: scores (block_m * block_n / threads) and O (block_m * head_dim_v / threads) stay in fp32. Scores become
-// probabilities 16 keys at a time, right before the MMA that consumes them, so no second fragment of the score tile's
-// size ever exists.
+// Registers: scores (block_m * block_n / threads) and O (block_m * head_dim_v / threads) take up to 192 of 255, so what
+// lives across a step is kept small: indices are read anew rather than kept (scheduler.hpp), addresses within a tile
+// are immediates, softmax keeps two numbers per row, and 16-bit probabilities take the place of their scores.
 #pragma once
 
 #include <cute/tensor.hpp>
@@ -174,19 +174,23 @@ struct FwdMainloop {
     using namespace cute;
     using BlocksV = MatrixBlocks<kBlockN, kHeadDimV, true>;
     uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(thread % 32);
+    constexpr int kNumK = kBlockN / 16, kNumN = kHeadDimV / 16;
+    uint32_t tOrP[kNumK][kMmaM][4];
     CUTE_UNROLL
-    for (int k = 0; k < kBlockN / 16; ++k) {
-      uint32_t tOrP[kMmaM][4];
-      weights_slice<kIsExact>(acc_s, k, scale_log2, softmax, tOrP);
+    for (int k = 0; k < kNumK; ++k) { weights_slice<kIsExact>(acc_s, k, scale_log2, softmax, tOrP[k]); }
+    // Outer over the larger fragment, whose registers then free up (P) or settle (O) one by one: measured, the other
+    // order spills at head_dim 64 and 128.
+    constexpr bool kIsKOuter = kBlockN > kHeadDimV;
+    CUTE_UNROLL
+    for (int i = 0; i < kNumK * kNumN; ++i) {
+      int const k = kIsKOuter ? i / kNumN : i % kNumK;
+      int const n = kIsKOuter ? i % kNumN : i / kNumK;
+      uint32_t tOrV[4];
+      ldmatrix_x4_trans(tOrV, BlocksV::address(v_base, k, n));
       CUTE_UNROLL
-      for (int n = 0; n < kHeadDimV / 16; ++n) {
-        uint32_t tOrV[4];
-        ldmatrix_x4_trans(tOrV, BlocksV::address(v_base, k, n));
-        CUTE_UNROLL
-        for (int m = 0; m < kMmaM; ++m) {
-          mma(&acc_o(0, m, 2 * n), tOrP[m], tOrV[0], tOrV[1]);
-          mma(&acc_o(0, m, 2 * n + 1), tOrP[m], tOrV[2], tOrV[3]);
-        }
+      for (int m = 0; m < kMmaM; ++m) {
+        mma(&acc_o(0, m, 2 * n), tOrP[k][m], tOrV[0], tOrV[1]);
+        mma(&acc_o(0, m, 2 * n + 1), tOrP[k][m], tOrV[2], tOrV[3]);
       }
     }
   }
@@ -230,9 +234,9 @@ struct FwdMainloop {
     }
     cp_async_wait<2 * (kNumStages - 1)>();
     __syncthreads();
-    issue_k<false>(n_block - kNumStages, stage);  // never the last block of keys, so every row exists
 
     softmax.template update_max<kIsMasked>(params, make_tensor(acc_s.data(), accumulator_rowcol(acc_s.layout())), acc_o);
+    issue_k<false>(n_block - kNumStages, stage);  // never the last block of keys, so every row exists
     gemm_pv<kIsMasked>(acc_s, params.scale_log2, softmax, acc_o);
     stage = wrap(stage + 1);
   }
