@@ -66,23 +66,27 @@ def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Ten
     return result, lse
 
 
-def assert_close_to_reference(
-    q: Tensor, k: Tensor, v: Tensor, result: tuple[Tensor, Tensor], *, is_tight: bool = False, **options: Any
-) -> None:
-    """out and lse by the tolerance rule.
-
-    is_tight: also within what rounding P and O to 16 bits explains. The rule alone grants much where scores are large,
-    because the yardstick rounds them to 16 bits.
-    """
-    out, lse = result
+def assert_close_to_reference(q: Tensor, k: Tensor, v: Tensor, result: tuple[Tensor, Tensor], **options: Any) -> None:
+    """out and lse by the tolerance rule."""
     ref_out, ref_lse = reference.attention(q, k, v, **options)
-    found = reference.compare(out, ref_out, reference.same_dtype_attention(q, k, v, **options))
-    found_lse = reference.compare_lse(lse, ref_lse)
+    found = reference.compare(result[0], ref_out, reference.same_dtype_attention(q, k, v, **options))
     assert found.ok, f"out: {found}"
+    found_lse = reference.compare_lse(result[1], ref_lse)
     assert found_lse.ok, f"lse: {found_lse}"
-    if is_tight:
-        bound = 2 * torch.finfo(q.dtype).eps * float(v.double().abs().max()) + 1e-5
-        assert found.max_abs_err <= bound, f"out: {found.max_abs_err} > {bound}"
+
+
+def assert_within_rounding(q: Tensor, k: Tensor, v: Tensor, result: tuple[Tensor, Tensor], **options: Any) -> None:
+    """out within what rounding P and O to 16 bits explains (half an ulp each), lse by the rule.
+
+    For large scores: there the rule's yardstick, which rounds the scores to 16 bits, allows almost anything or overflows.
+    """
+    ref_out, ref_lse = reference.attention(q, k, v, **options)
+    error = (result[0].double() - ref_out).abs().amax(dim=(0, 2, 3))
+    bound = torch.finfo(q.dtype).eps * float(v.double().abs().max()) + 1e-5
+    wrong = (~(error <= bound)).nonzero().flatten().tolist()
+    assert not wrong, f"out: rows {wrong}, worst {float(error.max())}, allowed {bound}"
+    found_lse = reference.compare_lse(result[1], ref_lse)
+    assert found_lse.ok, f"lse: {found_lse}"
 
 
 class FwdParams(ctypes.Structure):
