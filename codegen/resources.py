@@ -142,6 +142,15 @@ def smem_bytes(spec: KernelSpec) -> int:
     return sum(smem_members(spec).values())
 
 
+STATIC_SMEM_BYTES = 16
+"""Static shared memory that a kernel may have beside SharedStorage: a flag (is_again), in the allocation unit."""
+
+
+def cta_smem_bytes(spec: KernelSpec) -> int:
+    """What a CTA takes of the SM's shared memory in bytes, static part included: what the limits apply to."""
+    return smem_bytes(spec) + STATIC_SMEM_BYTES
+
+
 def register_breakdown(spec: KernelSpec) -> dict[str, int]:
     """32-bit registers per thread by purpose, at the widest point of the key loop.
 
@@ -180,7 +189,7 @@ def occupancy(spec: KernelSpec, target: str, *, registers: int | None = None) ->
     warps = spec.tile.num_warps
     if warps < 1 or num_threads(spec) > limits.max_threads_per_block or per_thread > limits.max_registers_per_thread:
         return 0
-    smem = smem_bytes(spec)
+    smem = cta_smem_bytes(spec)
     if smem > limits.smem_per_block:
         return 0
     per_warp = -(-per_thread * WARP_SIZE // REGISTER_UNIT_PER_WARP) * REGISTER_UNIT_PER_WARP
