@@ -19,7 +19,7 @@ from attnsmith import launcher
 from attnsmith.capi import CApi
 from attnsmith.codegen.dispatch import candidate_specs, entry, unpack_key
 from attnsmith.codegen.resources import TARGETS
-from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig
+from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig, parse_enum
 from attnsmith.errors import DispatchError
 from attnsmith.progress import visible_progress
 
@@ -199,8 +199,18 @@ def _build_best(
 
 
 def is_jit_enabled() -> bool:
-    """False iff ATTNSMITH_JIT is 0."""
-    return os.environ.get("ATTNSMITH_JIT") != "0"
+    """False iff ATTNSMITH_JIT is 0.
+
+    Raises:
+        DispatchError: it is neither 0 nor 1, such as "false".
+    """
+    value = os.environ.get("ATTNSMITH_JIT") or "1"
+    if value not in ("0", "1"):
+        raise DispatchError(
+            asked="read the environment variable ATTNSMITH_JIT", got=repr(value), allowed="0 or 1",
+            do="Set it to 0 to compile nothing at run time, or unset it.",
+        )  # fmt: skip
+    return value == "1"
 
 
 def compile_target(device_target: str) -> str:
@@ -274,7 +284,7 @@ def explain(
     from attnsmith.tools.explain import explain as explain_problem
 
     problem = Problem(
-        dtype=DType(dtype),
+        dtype=parse_enum(DType, dtype),
         head_dim=head_dim,
         head_dim_v=head_dim if head_dim_v is None else head_dim_v,
         mask=Mask.CAUSAL if causal and seqlen_q != 1 else Mask.FULL,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attnsmith
 import pytest
 from attnsmith import dispatch, simulation
@@ -49,11 +51,42 @@ def test_explain_says_that_one_causal_row_is_the_full_mask() -> None:
         ({"device": ""}, "device=''"),
         ({"schedule": "fastest"}, "schedule='fastest'"),
         ({"async_mode": "never"}, "async_mode='never'"),
+        ({"device": 80}, "device=80"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**64}, "seed="),
+        ({"num_threads": -1}, "num_threads=-1"),
+        ({"step_budget": 0.5}, "step_budget=0.5"),
     ],
 )
-def test_simulate_refuses_unknown_names_before_building(options: dict[str, str], message: str) -> None:
+def test_simulate_refuses_what_it_does_not_know_before_building(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message), attnsmith.simulate(**options):
         raise AssertionError("entered")
+
+
+def test_a_wrong_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNSMITH_SIMULATE", "v100")
+    with pytest.raises(ValueError, match=r"ATTNSMITH_SIMULATE.*'v100'.*a100"):
+        simulation.current()
+
+
+@pytest.mark.parametrize("value,is_enabled", [(None, True), ("", True), ("1", True), ("0", False)])
+def test_jit_is_on_unless_switched_off(value: str | None, is_enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value is None:
+        monkeypatch.delenv("ATTNSMITH_JIT", raising=False)
+    else:
+        monkeypatch.setenv("ATTNSMITH_JIT", value)
+    assert dispatch.is_jit_enabled() == is_enabled
+
+
+def test_a_word_does_not_switch_the_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNSMITH_JIT", "false")
+    with pytest.raises(RuntimeError, match=r"ATTNSMITH_JIT.*'false'.*0 or 1"):
+        dispatch.is_jit_enabled()
+
+
+def test_explain_names_the_dtypes() -> None:
+    with pytest.raises(ValueError, match=r"fp99.*fp16"):
+        attnsmith.explain(dtype="fp99", device="a100")
 
 
 def test_simulated_devices_have_known_targets() -> None:
