@@ -85,8 +85,8 @@ class DirectoryCache:
             files = {name: _verified(directory / name, facts) for name, facts in manifest["files"].items()}
             if manifest["digest"] != digest:
                 raise ValueError(f"manifest of {manifest['digest']}")
-        except FileNotFoundError as error:
-            if directory.is_dir():
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.lexists(directory):
                 self._discard(directory, f"{error.filename} is missing")
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
