@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnsmith.codegen.errors import SpecError
-from attnsmith.codegen.spec import Arch, KernelSpec
+from attnsmith.codegen.spec import Arch, KernelSpec, Mask
 
 KIB = 1024
 
@@ -142,13 +142,14 @@ def smem_bytes(spec: KernelSpec) -> int:
     return sum(smem_members(spec).values())
 
 
-STATIC_SMEM_BYTES = 16
-"""Static shared memory that a kernel may have beside SharedStorage: a flag (is_again), in the allocation unit."""
+def static_smem_bytes(spec: KernelSpec) -> int:
+    """Static shared memory of one CTA in bytes: a flag where the mask hides keys, and the gap to SharedStorage."""
+    return 0 if spec.key.mask is Mask.FULL else SMEM_ALIGNMENT
 
 
 def cta_smem_bytes(spec: KernelSpec) -> int:
     """What a CTA takes of the SM's shared memory in bytes, static part included: what the limits apply to."""
-    return smem_bytes(spec) + STATIC_SMEM_BYTES
+    return smem_bytes(spec) + static_smem_bytes(spec)
 
 
 def register_breakdown(spec: KernelSpec) -> dict[str, int]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.render import has_template
 from attnsmith.codegen.resources import (
-    STATIC_SMEM_BYTES,
     TARGETS,
     cta_smem_bytes,
     num_threads,
     register_breakdown,
     register_estimate,
     smem_members,
+    static_smem_bytes,
     target_limits,
 )
 from attnsmith.codegen.spec import Arch, DType, KernelSpec
@@ -117,7 +117,7 @@ def _too_much_smem(spec: KernelSpec, target: str) -> Problem:
     parts = ", ".join(f"{name} {size}" for name, size in smem_members(spec).items())
     lower = "block_n or num_stages" if spec.tile.num_stages > 1 else "block_n or block_m"
     return Problem(
-        f"{cta_smem_bytes(spec)} B of shared memory ({parts}, static {STATIC_SMEM_BYTES})",
+        f"{cta_smem_bytes(spec)} B of shared memory ({parts}, static {static_smem_bytes(spec)})",
         f"{target_limits(target).smem_per_block} B per CTA on {target}",
         f"Lower {lower}.",
     )

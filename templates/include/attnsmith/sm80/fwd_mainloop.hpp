@@ -146,14 +146,16 @@ struct FwdMainloop {
     Op::fma(acc[0], acc[1], acc[2], acc[3], a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]);
   }
 
+  // Thread index for Q's and V's addresses. Measured: where the output tile is the larger fragment, keeping these addresses
+  // across the loop spills; where the score tile is, finding them anew does.
+  CUTE_DEVICE int operand_thread() const { return kIsScoreTileLarger ? thread : thread_index(); }
+
   // acc_s = Q K^T of the current stage.
   CUTE_DEVICE void gemm_qk(AccS& acc_s) const {
     using namespace cute;
     using BlocksQ = MatrixBlocks<kBlockM, kHeadDim, true>;
     using BlocksK = MatrixBlocks<kBlockN, kHeadDim, false>;
-    // Measured: with the larger O, keeping Q's address across the loop spills; with the larger scores, finding it anew does.
-    int const q_thread = kIsScoreTileLarger ? thread : thread_index();
-    uint32_t const q_base = cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(q_thread % 32, q_thread / 32 * 16);
+    uint32_t const q_base = cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(operand_thread() % 32, operand_thread() / 32 * 16);
     uint32_t const k_base = cast_smem_ptr_to_uint(smem.k + stage * SmemK::kSize) + BlocksK::lane_offset(thread % 32);
     CUTE_UNROLL
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -178,7 +180,7 @@ struct FwdMainloop {
   CUTE_DEVICE void gemm_pv(AccS const& acc_s, float scale_log2, Softmax& softmax, AccO& acc_o) const {
     using namespace cute;
     using BlocksV = MatrixBlocks<kBlockN, kHeadDimV, true>;
-    uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(thread % 32);
+    uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(operand_thread() % 32);
     constexpr int kNumK = kBlockN / 16, kNumN = kHeadDimV / 16;
     uint32_t tOrP[kNumK][kMmaM][4];
     CUTE_UNROLL
