@@ -78,7 +78,7 @@ def assert_close_to_reference(q: Tensor, k: Tensor, v: Tensor, result: tuple[Ten
 def assert_within_rounding(q: Tensor, k: Tensor, v: Tensor, result: tuple[Tensor, Tensor], **options: Any) -> None:
     """out within what rounding P and O to 16 bits explains (half an ulp each), lse by the rule.
 
-    For large scores: there the rule's yardstick, which rounds the scores to 16 bits, allows almost anything or overflows.
+    For large scores: there the rule's yardstick, which rounds scores to 16 bits, allows almost anything or overflows.
     """
     ref_out, ref_lse = reference.attention(q, k, v, **options)
     error = (result[0].double() - ref_out).abs().amax(dim=(0, 2, 3))
@@ -120,6 +120,13 @@ def fwd_params(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, scale:
     return params
 
 
+def extent_bytes(x: Tensor) -> int:
+    """From the first element to the last."""
+    if x.numel() == 0:
+        return 0
+    return (sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1) * x.element_size()
+
+
 @dataclass(frozen=True)
 class Ptx:
     """A kernel's PTX, perhaps changed, and how to launch it."""
@@ -143,7 +150,7 @@ class Ptx:
                 num_threads(self.spec),
                 bytes(params),
                 shared_bytes=smem_bytes(self.spec),
-                allocations=[(x.data_ptr(), x.nbytes, name, rw) for name, (x, rw) in tensors.items()],
+                allocations=[(x.data_ptr(), extent_bytes(x), name, rw) for name, (x, rw) in tensors.items()],
                 **options,
             )
         return out, lse, stats

@@ -26,7 +26,7 @@ class Minimum:
 
 
 def minimum(spec: KernelSpec, seqlen_q: int, seqlen_k: int, head_dim: int) -> Minimum:
-    """O and LSE once; Q once where its block sees a key; K and V once per block pair in which some row sees some key."""
+    """O and LSE once; Q once where its block sees a key; K and V once per block pair where some row sees some key."""
     block_m, block_n = spec.tile.block_m, spec.tile.block_n
     rows_read = keys_read = blocks = 0
     for first_row in range(0, seqlen_q, block_m):
@@ -78,7 +78,7 @@ def test_the_minimum_grows_with_what_is_visible() -> None:
 
 
 def test_a_lost_swizzle_would_show_as_bank_conflicts() -> None:
-    """Planted: each address formed with a swizzle's xor uses plain row-major order, for which cp.async does not mind."""
+    """Planted: addresses that a swizzle's xor forms use plain row-major order, which cp.async does not mind."""
     spec = next(s for s in SPECS if s.name == "fwd_sm80_bf16_hdim64_full_64x64_w4_s1")
     lines = built(spec).ptx.splitlines()
     swizzles = [i for i, line in enumerate(lines) if line.lstrip().startswith("and.b32") and line.endswith(" 448;")]
