@@ -265,6 +265,19 @@ def _verified(path: Path, facts: Mapping[str, Any]) -> bytes:
     return content
 
 
+def is_as_published(path: Path) -> bool:
+    """False where the manifest beside a file describes other bytes. True without one: a copy outside the cache."""
+    try:
+        facts = json.loads((path.parent / MANIFEST).read_bytes())["files"][path.name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    try:
+        _verified(path, facts)
+    except ValueError:
+        return False
+    return True
+
+
 def _facts(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
