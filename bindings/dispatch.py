@@ -192,7 +192,7 @@ def _build_best(
     if any(row["kernel"] == specs[0].name and row["target"] == target for row in api.dispatch_table()):
         return
     if not is_jit_enabled():
-        raise _no_kernel(api, specs[0], target)
+        raise _no_kernel(api, specs[0], target, head_dim, head_dim_v)
     with visible_progress():
         built = build_kernel(specs[0], target)
     _register(api, built, "JIT")
@@ -231,24 +231,26 @@ def compile_target(device_target: str) -> str:
     return max(fitting, key=lambda target: int(target[3:].rstrip("a")))
 
 
-def build_command(spec: KernelSpec, target: str) -> str:
-    """The command that builds `spec` ahead of time."""
+def build_command(spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> str:
+    """The command that builds `spec` ahead of time for a problem's head dims: the kernel's own would not ask for one
+    that pads."""
     key = spec.key
-    command = f"attnsmith build --aot --arch {target} --dtype {key.dtype.value} --head-dim {key.head_dim}"
+    command = f"attnsmith build --aot --arch {target} --dtype {key.dtype.value} --head-dim {head_dim}"
     command += f" --mask {key.mask.value}"
-    if key.head_dim_v != key.head_dim:
-        command += f" --head-dim-v {key.head_dim_v}"
+    if head_dim_v != head_dim:
+        command += f" --head-dim-v {head_dim_v}"
     return command
 
 
-def _no_kernel(api: CApi, spec: KernelSpec, target: str) -> DispatchError:
+def _no_kernel(api: CApi, spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> DispatchError:
     names = [entry.kernel for entry in map(_to_entry, api.dispatch_table()) if entry.target == target]
     nearest = sorted(names, key=lambda name: -_common_parts(name, spec.name))[:3]
     return DispatchError(
         asked=f"run {spec.name} on {target} with ATTNSMITH_JIT=0",
         got="no such kernel in the dispatch table",
         allowed=f"kernels of the table; nearest: {', '.join(nearest) or 'none, the table is empty'}",
-        do=f"Run `{build_command(spec, target)}` and load its library, or unset ATTNSMITH_JIT.",
+        do=f"Run `{build_command(spec, target, head_dim, head_dim_v)}` and load its library "
+        "(attnsmith.load_library, or ATTNSMITH_LIBRARY), or unset ATTNSMITH_JIT.",
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attnsmith
@@ -11,6 +12,8 @@ from attnsmith import dispatch, simulation
 from attnsmith.codegen.dispatch import spec_for
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.spec import DType, Mask
+from attnsmith.tools.cli import main
+from click.testing import CliRunner
 
 
 @pytest.mark.parametrize(
@@ -29,9 +32,17 @@ def test_gpus_without_kernels_are_refused(device: str) -> None:
 
 def test_build_command_names_the_kernel() -> None:
     spec = spec_for(dtype=DType.FP16, head_dim=96, head_dim_v=64, mask=Mask.CAUSAL, target="sm_86")
-    command = dispatch.build_command(spec, "sm_86")
+    command = dispatch.build_command(spec, "sm_86", 96, 64)
     for part in ("attnsmith build", "sm_86", "fp16", "--head-dim 96", "--head-dim-v 64", "causal"):
         assert part in command
+
+
+@pytest.mark.parametrize("head_dim,head_dim_v", [(64, 64), (40, 40), (33, 64), (128, 96), (96, 57), (250, 250)])
+def test_build_command_builds_the_kernel_that_was_missed(head_dim: int, head_dim_v: int) -> None:
+    spec = spec_for(dtype=DType.BF16, head_dim=head_dim, head_dim_v=head_dim_v, mask=Mask.FULL, target="sm_80")
+    command = dispatch.build_command(spec, "sm_80", head_dim, head_dim_v).split()
+    listed = CliRunner().invoke(main, ["list", "--json", *command[command.index("--arch") :]])
+    assert spec.name in [row["name"] for row in json.loads(listed.stdout)]
 
 
 def test_explain_needs_no_launcher() -> None:
