@@ -146,9 +146,11 @@ struct FwdMainloop {
     Op::fma(acc[0], acc[1], acc[2], acc[3], a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]);
   }
 
-  // Thread index for Q's and V's addresses. Measured: where the output tile is the larger fragment, keeping these addresses
-  // across the loop spills; where the score tile is, finding them anew does.
-  CUTE_DEVICE int operand_thread() const { return kIsScoreTileLarger ? thread : thread_index(); }
+  // Thread index for Q's and V's addresses. Measured: in the largest tiles (192 accumulators per thread), keeping these
+  // addresses across the loop spills where O is the larger fragment, and finding them anew does where the scores are.
+  // Elsewhere they are kept: finding them costs about 30 instructions per step.
+  static constexpr bool kIsFull = kBlockM * (kBlockN + kHeadDimV) / kNumThreads >= 192;
+  CUTE_DEVICE int operand_thread() const { return kIsFull && !kIsScoreTileLarger ? thread_index() : thread; }
 
   // acc_s = Q K^T of the current stage.
   CUTE_DEVICE void gemm_qk(AccS& acc_s) const {
