@@ -172,3 +172,44 @@ def test_more_registers_than_the_pool_has() -> None:
 def test_dec_cannot_increase() -> None:
     with pytest.raises(ptxsim.LaunchError, match=r"setmaxnreg\.dec to 240"):
         run(setmaxnreg("setmaxnreg.dec.sync.aligned.u32 240;", ""), [np.zeros(1, np.uint32)], block=384, **H100)
+
+
+REMOTE_ACCESS = (
+    """
+  mov.u32 %r11, %cluster_ctarank;
+  xor.b32 %r12, %r11, 1;
+  mov.u32 %r13, smem;
+  shl.b32 %r14, %t, 2;
+  add.u32 %r13, %r13, %r14;
+  mad.lo.u32 %r15, %r11, 100, %t;
+"""
+    + SYNC
+    + """
+  mapa.shared::cluster.u32 %r16, %r13, %r12;
+  st.shared::cluster.u32 [%r16], %r15;
+"""
+    + SYNC
+)
+READS = {
+    "own": "  ld.shared.u32 %r1, [%r13];\n  xor.b32 %r12, %r12, 0;\n",
+    "remote": "  ld.shared::cluster.u32 %r1, [%r16];\n",
+    "generic": "  cvt.u64.u32 %l1, %r16;\n  cvta.shared.u64 %l1, %l1;\n  ld.u32 %r1, [%l1];\n",
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_distributed_shared_memory(read: str) -> None:
+    """Each CTA writes into the other's shared memory."""
+    out = np.zeros((2, 32), np.uint32)
+    run(hopper(REMOTE_ACCESS + READS[read] + SYNC + STORE), [out], grid=2, cluster=(2, 1, 1), **H100)
+    lanes = np.arange(32)
+    want = [lanes + 100, lanes] if read == "own" else [lanes, lanes + 100]
+    assert (out == np.stack(want)).all()
+
+
+def test_reading_the_shared_memory_of_a_cta_that_has_exited() -> None:
+    """Without the last barrier.cluster one CTA may be gone."""
+    late = "  mov.u32 %r30, 0;\nSPIN:\n  add.u32 %r30, %r30, 1;\n  setp.lt.u32 %p5, %r30, 5000;\n  @%p5 bra SPIN;\n"
+    body = REMOTE_ACCESS + "  setp.eq.u32 %p4, %r11, 0;\n  @%p4 bra END;\n" + late + READS["remote"] + STORE + "END:\n"
+    with pytest.raises(ptxsim.RaceError, match="has exited"):
+        run(hopper(body), [np.zeros((2, 32), np.uint32)], grid=2, cluster=(2, 1, 1), **H100)

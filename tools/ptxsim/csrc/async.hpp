@@ -7,8 +7,6 @@
 
 namespace ptxsim {
 
-// shared::cluster addresses: below 2^24 the own CTA's shared memory, else (rank + 1) << 24 plus an offset (mapa).
-constexpr u32 kClusterShift = 24;
 struct SharedPlace {
   Cta* cta;
   u32 offset;

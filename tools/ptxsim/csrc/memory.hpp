@@ -81,6 +81,8 @@ inline u8* shared_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes, A
   return cta.smem.data() + offset;
 }
 
+u8* cluster_ptr(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access);  // shared::cluster
+
 inline u8* local_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes) {
   check_aligned(w, i, lane, offset, bytes);
   u64 size = w.worker->launch->entry->local_bytes;
@@ -102,6 +104,8 @@ inline u8* space_ptr(Warp& w, const Inst& i, int lane, Space space, u64 address,
   if (space == Space::Generic) space = resolve_generic(&address);
   switch (space) {
     case Space::Shared:
+    case Space::Cluster:
+      if (address >> kClusterShift) return cluster_ptr(w, i, lane, address, bytes, access);
       return shared_ptr(w, i, lane, address, bytes, access);
     case Space::Local:
       return local_ptr(w, i, lane, address, bytes);

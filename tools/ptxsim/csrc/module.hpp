@@ -191,6 +191,9 @@ struct Module {
 // Fixed predicate numbers of every warp.
 constexpr u32 kPredSink = 0, kPredTrue = 1, kPredFalse = 2, kPredCarry = 3, kPredFirst = 4;
 
+// shared::cluster addresses: below 2^24 the own CTA's shared memory, else (rank + 1) << 24 plus an offset (mapa).
+constexpr u32 kClusterShift = 24;
+
 // Generic address windows: no host pointer reaches them.
 constexpr u64 kSharedWindow = 1ull << 56, kLocalWindow = 1ull << 57, kWindowBytes = 1ull << 32;
 

@@ -12,7 +12,6 @@ namespace ptxsim {
 
 void wake(Warp& w) {
   w.state = WarpState::Ready;
-  w.cta->cluster->wakes = true;
   pop_finished(w);
 }
 

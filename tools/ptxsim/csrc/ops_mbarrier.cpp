@@ -250,7 +250,6 @@ void take_space(Decoding& d, size_t address) {
     d.inst.sub = 1;
   else if (!d.take("shared::cta") && !d.take("shared"))
     d.inst.sub = 2;
-  d.inst.sub |= d.inst.sub & 2;
   Space space = d.inst.sub & 2 ? Space::Generic : Space::Shared;
   d.inst.o[1] = address_slot(d, d.op(address), &space, &d.inst.width[0]);
   if (space == Space::Shared) d.inst.sub &= static_cast<u8>(~2u);
@@ -270,7 +269,6 @@ void decode_arrive(Decoding& d, bool drop) {
   d.inst.bytes = 1;
   if (has_state && d.op(0).kind != Operand::Sink) d.inst.o[0] = d.dst(0, Ty::B64), d.inst.width[1] = 64;
   if (d.count() == first + 2) d.inst.o[2] = d.src(first + 1, Ty::U32), d.inst.vec = expect ? 2 : 1;
-  else d.inst.vec = 0;
   if (expect && d.inst.vec != 2) d.malformed("expect_tx takes a byte count");
   d.use(exec_arrive, Cls::Mbarrier);
 }

@@ -193,6 +193,24 @@ void race_async_write(Warp& w, const Inst& i, int lane, u32 offset, u32 bytes) {
   }
 }
 
+namespace {
+
+[[noreturn]] void async_read_fault(Warp& w, const Inst& i, u32 at, u32 writer, const RaceCell& c, bool proxy) {
+  const Entry& entry = *w.worker->launch->entry;
+  std::string who = "shared memory at byte " + std::to_string(at) + ": warp " + std::to_string(writer) +
+                    " writes it at PTX line " + std::to_string(entry.lines[c.write_pc]) + " (" +
+                    entry.texts[c.write_pc] + ")";
+  if (proxy)
+    throw_lane_error(w, i, 0, "proxy", at,
+                     who + " through the generic proxy and this instruction reads it through the async proxy; " +
+                         "fence.proxy.async is missing between the two");
+  throw_lane_error(w, i, 0, "race", at,
+                   who + ", this instruction reads it asynchronously, and nothing orders the write before this " +
+                       "instruction or after its completion");
+}
+
+}  // namespace
+
 void race_async_read(Warp& w, const Inst& i, const Clock& clock, u32 now, u32 offset, u32 bytes) {
   const Launch& launch = *w.worker->launch;
   if (!launch.check_races) return;
@@ -202,18 +220,9 @@ void race_async_read(Warp& w, const Inst& i, const Clock& clock, u32 now, u32 of
     if (c.write_bytes) {
       for (u32 left = c.writers; left; left &= left - 1) {
         u32 u = static_cast<u32>(__builtin_ctz(left));
-        const Entry& entry = *launch.entry;
-        std::string who = "warp " + std::to_string(u) + " writes it at PTX line " +
-                          std::to_string(entry.lines[c.write_pc]) + " (" + entry.texts[c.write_pc] + ")";
-        if (__builtin_expect(c.write_time > clock.known[u], 0))
-          throw_lane_error(w, i, 0, "race", at,
-                           "shared memory at byte " + std::to_string(at) + ": this instruction reads it asynchronously, " +
-                               who + ", and nothing orders the write before this instruction or after its completion");
+        if (__builtin_expect(c.write_time > clock.known[u], 0)) async_read_fault(w, i, at, u, c, false);
         if (__builtin_expect(!c.async_write && launch.check_proxy && c.write_time > clock.fenced[u], 0))
-          throw_lane_error(w, i, 0, "proxy", at,
-                           "shared memory at byte " + std::to_string(at) + ": " + who +
-                               " through the generic proxy and this instruction reads it through the async proxy; " +
-                               "fence.proxy.async is missing between the two");
+          async_read_fault(w, i, at, u, c, true);
       }
     }
     if (c.read_time == now)

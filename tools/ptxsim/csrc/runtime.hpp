@@ -191,7 +191,6 @@ struct Cluster {
   std::vector<BulkLoad> loads;  // in flight
   u32 arrived = 0;              // barrier.cluster: threads
   u64 barrier_phase = 0;
-  bool wakes = false;  // some suspended warp became ready
 };
 
 struct Launch {

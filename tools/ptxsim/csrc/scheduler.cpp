@@ -35,8 +35,7 @@ u32 run_slice(Warp& w, const Inst* code, u32 quantum) {
         ++worker.executed[i.index];
         worker.lanes[i.index] += static_cast<u64>(__builtin_popcount(mask));
       }
-      if constexpr (kMatrix)
-        if (i.fn) check_touches(w, i);
+      if constexpr (kMatrix) check_touches(w, i);
       i.fn(w, i, mask);
     } else if constexpr (kStats) {
       ++worker.executed[i.index];
