@@ -152,6 +152,16 @@ def check_softmax_scale(scale: Any) -> float:
     return value
 
 
+def check_causal(causal: Any) -> bool:
+    """A bool of Python or numpy, 0 or 1: the string "False" would be true."""
+    if type(causal).__name__ not in ("bool", "bool_") and not (isinstance(causal, int) and causal in (0, 1)):
+        raise ArgumentTypeError(
+            asked="attention with causal", got=f"causal {causal!r} of type {type(causal).__name__}",
+            allowed="True or False", do="Pass a bool.",
+        )  # fmt: skip
+    return bool(causal)
+
+
 def check_dropout(dropout_p: Any) -> None:
     """0; other probabilities are refused, illegal ones as illegal."""
     if not _is_number(dropout_p):

@@ -19,7 +19,7 @@ from attnsmith import launcher
 from attnsmith.capi import CApi
 from attnsmith.codegen.dispatch import candidate_specs, entry, unpack_key
 from attnsmith.codegen.resources import TARGETS
-from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig
+from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig, parse_enum
 from attnsmith.errors import DispatchError
 from attnsmith.progress import visible_progress
 
@@ -192,15 +192,25 @@ def _build_best(
     if any(row["kernel"] == specs[0].name and row["target"] == target for row in api.dispatch_table()):
         return
     if not is_jit_enabled():
-        raise _no_kernel(api, specs[0], target)
+        raise _no_kernel(api, specs[0], target, head_dim, head_dim_v)
     with visible_progress():
         built = build_kernel(specs[0], target)
     _register(api, built, "JIT")
 
 
 def is_jit_enabled() -> bool:
-    """False iff ATTNSMITH_JIT is 0."""
-    return os.environ.get("ATTNSMITH_JIT") != "0"
+    """False iff ATTNSMITH_JIT is 0.
+
+    Raises:
+        DispatchError: it is neither 0 nor 1, such as "false".
+    """
+    value = os.environ.get("ATTNSMITH_JIT") or "1"
+    if value not in ("0", "1"):
+        raise DispatchError(
+            asked="read the environment variable ATTNSMITH_JIT", got=repr(value), allowed="0 or 1",
+            do="Set it to 0 to compile nothing at run time, or unset it.",
+        )  # fmt: skip
+    return value == "1"
 
 
 def compile_target(device_target: str) -> str:
@@ -221,24 +231,26 @@ def compile_target(device_target: str) -> str:
     return max(fitting, key=lambda target: int(target[3:].rstrip("a")))
 
 
-def build_command(spec: KernelSpec, target: str) -> str:
-    """The command that builds `spec` ahead of time."""
+def build_command(spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> str:
+    """The command that builds `spec` ahead of time for a problem's head dims: the kernel's own would not ask for one
+    that pads."""
     key = spec.key
-    command = f"attnsmith build --aot --arch {target} --dtype {key.dtype.value} --head-dim {key.head_dim}"
+    command = f"attnsmith build --aot --arch {target} --dtype {key.dtype.value} --head-dim {head_dim}"
     command += f" --mask {key.mask.value}"
-    if key.head_dim_v != key.head_dim:
-        command += f" --head-dim-v {key.head_dim_v}"
+    if head_dim_v != head_dim:
+        command += f" --head-dim-v {head_dim_v}"
     return command
 
 
-def _no_kernel(api: CApi, spec: KernelSpec, target: str) -> DispatchError:
+def _no_kernel(api: CApi, spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> DispatchError:
     names = [entry.kernel for entry in map(_to_entry, api.dispatch_table()) if entry.target == target]
     nearest = sorted(names, key=lambda name: -_common_parts(name, spec.name))[:3]
     return DispatchError(
         asked=f"run {spec.name} on {target} with ATTNSMITH_JIT=0",
         got="no such kernel in the dispatch table",
         allowed=f"kernels of the table; nearest: {', '.join(nearest) or 'none, the table is empty'}",
-        do=f"Run `{build_command(spec, target)}` and load its library, or unset ATTNSMITH_JIT.",
+        do=f"Run `{build_command(spec, target, head_dim, head_dim_v)}` and load its library "
+        "(attnsmith.load_library, or ATTNSMITH_LIBRARY), or unset ATTNSMITH_JIT.",
     )
 
 
@@ -274,7 +286,7 @@ def explain(
     from attnsmith.tools.explain import explain as explain_problem
 
     problem = Problem(
-        dtype=DType(dtype),
+        dtype=parse_enum(DType, dtype),
         head_dim=head_dim,
         head_dim_v=head_dim if head_dim_v is None else head_dim_v,
         mask=Mask.CAUSAL if causal and seqlen_q != 1 else Mask.FULL,

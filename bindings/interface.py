@@ -83,7 +83,7 @@ def flash_attn_func(
     checks.check_split(num_splits, pack_gqa)
     q, k, v = autocast(q, k, v)
     checks.check_tensors(q, k, v)
-    is_causal = checks.is_causal_window(window_size, bool(causal), q.shape[1], k.shape[1])
+    is_causal = checks.is_causal_window(window_size, checks.check_causal(causal), q.shape[1], k.shape[1])
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else checks.check_softmax_scale(softmax_scale)
     if out is not None:
         checks.check_out(out, q, k, v)

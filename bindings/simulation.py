@@ -65,7 +65,7 @@ def simulate(
         step_budget: warp instructions per launch; 0 is the simulator's default.
 
     Raises:
-        ArgumentError (a ValueError): an unknown device, schedule or async_mode.
+        ArgumentError (a ValueError): an unknown device, schedule or async_mode, a number out of range.
         ToolchainError, CompileError: launcher or simulator cannot be built on this machine (both need g++).
     """
     options = _make_options(device, seed, schedule, async_mode, num_threads, step_budget)
@@ -81,10 +81,30 @@ def current() -> SimulationOptions | None:
     if _active:
         return _active[-1]
     device = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    return _make_options(device, 0, "round_robin", "late", 0, 0) if device else None
+    if not device:
+        return None
+    if _plain(device) not in DEVICE_TARGETS:
+        raise ArgumentError(
+            asked=f"simulate the device of the environment variable {ENVIRONMENT_VARIABLE}", got=repr(device),
+            allowed=", ".join(DEVICE_TARGETS), do=f"Set {ENVIRONMENT_VARIABLE} to one of these, or unset it.",
+        )  # fmt: skip
+    return _make_options(device, 0, "round_robin", "late", 0, 0)
 
 
-def _one_of(name: str, value: str, allowed: dict[str, Any]) -> None:
+def _plain(device: Any) -> Any:
+    """`sim:A100` -> `a100`; what is no string stays."""
+    return device.removeprefix("sim:").lower() if isinstance(device, str) else device
+
+
+def _in_range(name: str, value: Any, bits: int) -> None:
+    if type(value) is not int or not 0 <= value < 2**bits:
+        raise ArgumentError(
+            asked=f"simulate with {name}={value!r}", got=repr(value), allowed=f"an int from 0 to 2**{bits} - 1",
+            do=f"Pass another {name}.",
+        )  # fmt: skip
+
+
+def _one_of(name: str, value: Any, allowed: dict[str, Any]) -> None:
     if value not in allowed:
         raise ArgumentError(
             asked=f"simulate with {name}={value!r}", got=repr(value), allowed=", ".join(allowed),
@@ -96,10 +116,13 @@ def _one_of(name: str, value: str, allowed: dict[str, Any]) -> None:
 def _make_options(
     device: str, seed: int, schedule: str, async_mode: str, num_threads: int, step_budget: int
 ) -> SimulationOptions:
-    device = device.removeprefix("sim:").lower()
+    device = _plain(device)
     _one_of("device", device, DEVICE_TARGETS)
     _one_of("schedule", schedule, SCHEDULES)
     _one_of("async_mode", async_mode, ASYNC_MODES)
+    _in_range("seed", seed, 64)
+    _in_range("num_threads", num_threads, 32)
+    _in_range("step_budget", step_budget, 64)
     from attnsmith.tools.ptxsim.build import library_path
 
     with visible_progress():

@@ -85,8 +85,8 @@ class DirectoryCache:
             files = {name: _verified(directory / name, facts) for name, facts in manifest["files"].items()}
             if manifest["digest"] != digest:
                 raise ValueError(f"manifest of {manifest['digest']}")
-        except FileNotFoundError as error:
-            if directory.is_dir():
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.lexists(directory):
                 self._discard(directory, f"{error.filename} is missing")
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -263,6 +263,19 @@ def _verified(path: Path, facts: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(content).hexdigest() != facts["sha256"]:
         raise ValueError(f"{path.name} has {len(content)} bytes that do not match the manifest's sha256")
     return content
+
+
+def is_as_published(path: Path) -> bool:
+    """False where the manifest beside a file describes other bytes. True without one: a copy outside the cache."""
+    try:
+        facts = json.loads((path.parent / MANIFEST).read_bytes())["files"][path.name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    try:
+        _verified(path, facts)
+    except ValueError:
+        return False
+    return True
 
 
 def _facts(path: Path) -> dict[str, Any]:

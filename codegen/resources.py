@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnsmith.codegen.errors import SpecError
-from attnsmith.codegen.spec import Arch, KernelSpec
+from attnsmith.codegen.spec import Arch, KernelSpec, Mask
 
 KIB = 1024
 
@@ -142,6 +142,16 @@ def smem_bytes(spec: KernelSpec) -> int:
     return sum(smem_members(spec).values())
 
 
+def static_smem_bytes(spec: KernelSpec) -> int:
+    """Static shared memory of one CTA in bytes: a flag where the mask hides keys, and the gap to SharedStorage."""
+    return 0 if spec.key.mask is Mask.FULL else SMEM_ALIGNMENT
+
+
+def cta_smem_bytes(spec: KernelSpec) -> int:
+    """What a CTA takes of the SM's shared memory in bytes, static part included: what the limits apply to."""
+    return smem_bytes(spec) + static_smem_bytes(spec)
+
+
 def register_breakdown(spec: KernelSpec) -> dict[str, int]:
     """32-bit registers per thread by purpose, at the widest point of the key loop.
 
@@ -180,7 +190,7 @@ def occupancy(spec: KernelSpec, target: str, *, registers: int | None = None) ->
     warps = spec.tile.num_warps
     if warps < 1 or num_threads(spec) > limits.max_threads_per_block or per_thread > limits.max_registers_per_thread:
         return 0
-    smem = smem_bytes(spec)
+    smem = cta_smem_bytes(spec)
     if smem > limits.smem_per_block:
         return 0
     per_warp = -(-per_thread * WARP_SIZE // REGISTER_UNIT_PER_WARP) * REGISTER_UNIT_PER_WARP

@@ -13,11 +13,12 @@ from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.render import has_template
 from attnsmith.codegen.resources import (
     TARGETS,
+    cta_smem_bytes,
     num_threads,
     register_breakdown,
     register_estimate,
-    smem_bytes,
     smem_members,
+    static_smem_bytes,
     target_limits,
 )
 from attnsmith.codegen.spec import Arch, DType, KernelSpec
@@ -116,7 +117,7 @@ def _too_much_smem(spec: KernelSpec, target: str) -> Problem:
     parts = ", ".join(f"{name} {size}" for name, size in smem_members(spec).items())
     lower = "block_n or num_stages" if spec.tile.num_stages > 1 else "block_n or block_m"
     return Problem(
-        f"{smem_bytes(spec)} B of shared memory ({parts})",
+        f"{cta_smem_bytes(spec)} B of shared memory ({parts}, static {static_smem_bytes(spec)})",
         f"{target_limits(target).smem_per_block} B per CTA on {target}",
         f"Lower {lower}.",
     )
@@ -257,7 +258,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="shared-memory",
         summary="Q, K and V tiles fit the target's shared memory",
-        predicate=lambda spec, target: smem_bytes(spec) <= target_limits(target).smem_per_block,
+        predicate=lambda spec, target: cta_smem_bytes(spec) <= target_limits(target).smem_per_block,
         needs=("target-known",),
         message=_too_much_smem,
     ),

@@ -166,7 +166,11 @@ def open_device(name: str) -> Iterator[torch.device]:
 
 
 def make_inputs(case: CheckCase, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k, v in the case's dtype: standard normal from the seed, the same on every device."""
+    """q, k, v in the case's dtype: standard normal from the seed, the same on every device.
+
+    Raises:
+        CheckError: they do not fit memory.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(case.seed)
@@ -175,9 +179,17 @@ def make_inputs(case: CheckCase, device: torch.device) -> tuple[torch.Tensor, to
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(dtype).to(device)
 
-    q = normal(case.batch, case.seqlen_q, case.nheads, case.head_dim)
-    k = normal(case.batch, case.seqlen_k, case.kv_heads, case.head_dim)
-    v = normal(case.batch, case.seqlen_k, case.kv_heads, case.dim_v)
+    try:
+        q = normal(case.batch, case.seqlen_q, case.nheads, case.head_dim)
+        k = normal(case.batch, case.seqlen_k, case.kv_heads, case.head_dim)
+        v = normal(case.batch, case.seqlen_k, case.kv_heads, case.dim_v)
+    except RuntimeError as error:  # torch's allocators raise it on the CPU, a subclass of it on a GPU
+        raise CheckError(
+            asked=f"make random q, k and v for {case.label}",
+            got=str(error).splitlines()[0],
+            allowed=f"tensors that fit the memory of the host and of {case.device}",
+            do="Lower --batch, --nheads or the sequence lengths.",
+        ) from error
     return q, k, v
 
 

@@ -40,7 +40,7 @@ class Anchor:
     tensor: int
     """Of these, HMMA."""
     per_score: float
-    """Non-tensor instructions per score."""
+    """Non-tensor instructions per score; every iteration executes all of them, for its rescale is not skipped."""
     spill_bytes: str
     """Of the whole kernel, over its variants."""
 
@@ -70,9 +70,9 @@ class LoopFacts:
     per_tensor: float
     """Non-tensor instructions per tensor instruction."""
     per_score: float
-    """Non-tensor instructions per score: divided by block_m * block_n / threads."""
+    """Non-tensor instructions, all that the loop has, per score: divided by block_m * block_n / threads."""
     per_score_always: float
-    """The same without those behind a branch."""
+    """The same for those that every iteration executes: without those behind a branch, such as the skipped rescale."""
     spills: int
     """STL and LDL."""
     mix: dict[str, int]
@@ -113,8 +113,15 @@ class KernelFacts:
     """CPU seconds of the compilation."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
+        """JSON-ready; `main_loop` repeats the claim that stands beside the anchor, None where no loop is known."""
+        main = self.main_loop
+        claim = main and {
+            "start": main.start,
+            "per_score_always": main.per_score_always,
+            "per_score": main.per_score,
+            "anchor_per_score": self.anchor.per_score if self.anchor else None,
+        }
+        return {**asdict(self), "main_loop": claim}
 
     @property
     def main_loop(self) -> LoopFacts | None:

@@ -254,7 +254,7 @@ class _Build:
     def _unit_command(self, stem: str) -> str:
         includes = [f"-I{folder}" for folder in self.toolchain.include_dirs]
         arch = f"-arch={self.target.replace('sm_', 'compute_')}"
-        compiler = ["-ccbin", self.toolchain.host_compiler]
+        compiler: list[str | Path] = ["-ccbin", self.toolchain.host_compiler]
         command: str = join(
             self.toolchain.nvcc.path, *compiler, "-ptx", arch, *NVCC_FLAGS, *includes, f"{stem}.cu", "-o", f"{stem}.ptx"
         )

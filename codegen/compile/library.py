@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from attnsmith.codegen.cache import is_as_published
 from attnsmith.codegen.errors import CacheError
 
 TABLE_VERSION = 1
@@ -68,6 +70,7 @@ class KernelTable(ctypes.Structure):
 
 def read_library(path: Path) -> Iterator[KernelDesc]:
     """The kernels of a library; it stays loaded, and the descriptions point into it. Raises CacheError."""
+    _require_whole(path)
     try:
         function = getattr(ctypes.CDLL(str(path)), SYMBOL)
     except (OSError, AttributeError) as error:
@@ -78,6 +81,37 @@ def read_library(path: Path) -> Iterator[KernelDesc]:
         raise _bad_library(path, f"table version {table.version}")
     for index in range(table.num_kernels):
         yield table.kernels[index]
+
+
+def _require_whole(path: Path) -> None:
+    """Before the loader maps it: a library that ends too early kills the process (SIGBUS) instead of failing."""
+    try:
+        if not is_as_published(path):
+            raise _bad_library(path, "other bytes than the manifest beside it describes")
+        with path.open("rb") as file:
+            needed = _elf_bytes(file)
+        if path.stat().st_size < needed:
+            raise _bad_library(path, f"{path.stat().st_size} of {needed} bytes: it was cut off")
+    except CacheError:
+        raise
+    except OSError as error:
+        raise _bad_library(path, error.strerror or str(error)) from error
+
+
+def _elf_bytes(file: BinaryIO) -> int:
+    """How long an ELF64 file must be for its segments and section headers; 0 for what the loader refuses anyway."""
+    header = file.read(64)
+    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+        return 0
+    program_offset, section_offset = struct.unpack_from("<QQ", header, 32)
+    program_size, num_programs, section_size, num_sections = struct.unpack_from("<4H", header, 54)
+    ends = [program_offset + program_size * num_programs, section_offset + section_size * num_sections]
+    file.seek(program_offset)
+    table = file.read(program_size * num_programs)
+    for start in range(0, len(table) - 55, max(program_size, 56)):
+        offset, num_bytes = struct.unpack_from("<Q16xQ", table, start + 8)
+        ends.append(offset + num_bytes)
+    return int(max(ends))
 
 
 def _bad_library(path: Path, got: str) -> CacheError:

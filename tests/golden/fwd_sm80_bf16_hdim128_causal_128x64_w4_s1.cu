@@ -34,7 +34,9 @@ static_assert(Mainloop::kNumThreads == 128, "resources.py and the kernel disagre
 
 }  // namespace attnsmith::fwd_sm80_bf16_hdim128_causal_128x64_w4_s1_ns
 
-extern "C" __global__ void __launch_bounds__(128)
+// At least one CTA per SM: without the second bound ptxas spills a little in some tiles for one CTA more, which shared
+// memory then does not allow.
+extern "C" __global__ void __launch_bounds__(128, 1)
 fwd_sm80_bf16_hdim128_causal_128x64_w4_s1(__grid_constant__ attnsmith::FwdParams const params) {
   using namespace attnsmith::fwd_sm80_bf16_hdim128_causal_128x64_w4_s1_ns;
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
@@ -46,7 +48,9 @@ fwd_sm80_bf16_hdim128_causal_128x64_w4_s1(__grid_constant__ attnsmith::FwdParams
   cute::clear(acc_o);
 
   // Key blocks from n_exact on take the masked, exact form. Should some row turn out to need the exact form throughout,
-  // all blocks are done again in it.
+  // or should O hold a NaN that may come from keys which only other rows see, all blocks are done again in it.
+  __shared__ int is_again;  // in shared memory: a register kept across the loops spills in the largest tiles
+  is_again = 0;
   for (bool is_first = true;; is_first = false) {
     attnsmith::TileCoord const tile = Scheduler::tile(params);
     attnsmith::KeyBlockRange const range =
@@ -59,16 +63,21 @@ fwd_sm80_bf16_hdim128_causal_128x64_w4_s1(__grid_constant__ attnsmith::FwdParams
     // Phase 1: key blocks that the mask's boundary or the end of the keys crosses.
     CUTE_NO_UNROLL
     for (; n_block >= n_exact; --n_block) {
-      mainloop.step</*kIsMasked=*/true>(params, n_block, softmax, acc_o);
+      mainloop.step</*kIsMasked=*/true>(params, n_block, softmax, acc_o, &is_again);
     }
     softmax.enter_fast(params.scale_log2);
-    if (n_block < 0) { break; }
+    if (is_again) {
+      Epilogue::restore_nonfinite(smem, params, Scheduler::tile(params), seqlen, acc_o, attnsmith::thread_index());
+      break;
+    }
+    softmax.report_coarse_bases();
     // Phase 2: key blocks that every row of the tile sees whole.
     CUTE_NO_UNROLL
     for (; n_block >= 0; --n_block) {
       mainloop.step</*kIsMasked=*/false>(params, n_block, softmax, acc_o);
     }
-    if (!__syncthreads_or(softmax.has_nan())) { break; }
+    if (!__syncthreads_or(softmax.has_nan() || attnsmith::has_nonfinite(acc_o))) { break; }
+    is_again = 1;
     softmax = Mainloop::Softmax();
     cute::clear(acc_o);
   }

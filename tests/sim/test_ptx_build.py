@@ -7,6 +7,7 @@ A tiny source stands in for the core, so that a case takes a moment.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import subprocess
@@ -99,6 +100,24 @@ def test_cache_that_cannot_be_written_falls_back_to_a_temporary_folder(
     assert not path.is_relative_to(blocked)
     assert "this process only" in caplog.text
     assert build.library_path() == path  # not built again
+
+
+def test_full_cache_costs_no_second_build_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill(source: Path, target: Path) -> None:
+        target.mkdir()
+        (target / "half").write_text("written before the disk was full")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    compiled: list[str] = []
+    run = build._run
+    monkeypatch.setattr(build, "_run", lambda command: (compiled.append(command[-1]), run(command)))
+    monkeypatch.setattr("shutil.copytree", fill)
+    assert answer(build.library_path()) == 42
+    assert "No space left" in caplog.text
+    assert len(compiled) == 3  # two units and the link
+    assert [p for p in (tmp_path / "cache" / "ptxsim").iterdir() if p.suffix != ".lock"] == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -9,6 +9,7 @@ import click
 from attnsmith.tools.check import CheckCase, CheckResult, run_check
 
 SIZE = click.IntRange(min=0)
+SEED = click.IntRange(min=0, max=2**63 - 1)
 
 
 @click.command()
@@ -23,7 +24,7 @@ SIZE = click.IntRange(min=0)
 @click.option("--head-dim-v", type=SIZE, default=None, help="Of v; default: as --head-dim.")
 @click.option("--causal/--no-causal", default=False, show_default=True, help="Bottom-right aligned causal mask.")
 @click.option("--softmax-scale", type=float, default=None, help="Default: head_dim ** -0.5.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the random inputs.")
 @click.option("--json", "as_json", is_flag=True, help="The facts as JSON on stdout.")
 def command(as_json: bool, seqlen_q: int, seqlen_k: int | None, **fields: object) -> None:
     """Run attention on fresh random input and compare out and lse with the fp64 reference.

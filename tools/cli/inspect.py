@@ -19,8 +19,10 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
     """Show registers, spill bytes, shared memory, ptxas remarks and the tensor-core loops of compiled kernels.
 
     A loop counts SASS instructions per thread and iteration. "per score" divides its non-tensor instructions by the
-    scores that a thread holds; in brackets, without those behind a branch (a rescale that most iterations skip). A
-    loop is masked where it compares or selects about once per score.
+    scores that a thread holds: those that every iteration executes (per_score_always in JSON), and in brackets all of
+    them (per_score), with what is behind a branch, such as the rescale of O that most iterations skip. "anchor" is
+    FlashAttention-2's main loop, which executes all of its instructions in every iteration. A loop is masked where it
+    compares or selects about once per score.
     """
     from attnsmith.tools.inspect import inspect_kernels
 
@@ -34,7 +36,12 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
         _footer(facts)
 
 
-_TITLES = ("kernel", "regs", "spill B", "smem B", "main loop", "mma", "per score", "anchor", "masked loop", "remarks")
+_TITLES = ("kernel", "regs", "spill B", "smem B", "main loop", "mma", "per score (all)", "anchor", "masked (all)",
+           "remarks")  # fmt: skip
+
+
+def _per_score(loop: Any) -> str:
+    return f"{loop.per_score_always:.1f} ({loop.per_score:.1f})" if loop else "-"
 
 
 def _row(fact: Any) -> tuple[str, ...]:
@@ -47,9 +54,9 @@ def _row(fact: Any) -> tuple[str, ...]:
         str(fact.smem_bytes),
         str(main.instructions) if main else "-",
         str(main.tensor) if main else "-",
-        f"{main.per_score:.1f} ({main.per_score_always:.1f})" if main else "-",
+        _per_score(main),
         f"{fact.anchor.per_score:.1f}" if fact.anchor else "-",
-        f"{masked.per_score:.1f} ({masked.per_score_always:.1f})" if masked else "-",
+        _per_score(masked),
         str(len(fact.remarks)),
     )
 
@@ -71,3 +78,8 @@ def _footer(facts: list[Any]) -> None:
             click.echo(f"{fact.kernel}: {remark}", err=True)
     spilling = sum(fact.spill_bytes > 0 for fact in facts)
     click.echo(f"\n{len(facts)} kernels, {spilling} with spills", err=True)
+    click.echo(
+        "per score: non-tensor instructions that every iteration executes (all of the loop's, the rescale that most "
+        "iterations skip included); anchor: FlashAttention-2, which skips nothing",
+        err=True,
+    )

@@ -55,17 +55,17 @@ def _library_path(compiler: str, root: Path) -> Path:
     library = root / key / LIBRARY_NAME
     if is_intact(library):
         return library
+    built: Path | None = None
     try:
         root.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(root / f"{key}.lock"):
             if not is_intact(library):
-                _publish(compiler, root, key)
+                built = _build(compiler)
+                _publish(built.parent, root, key)
         return library
     except OSError as error:
-        if isinstance(error, CompileError):
-            raise
         _LOG.warning("The cache %s cannot be used (%s); the simulator is built for this process only.", root, error)
-        return _build_for_this_process(compiler)
+        return built or _build(compiler)
 
 
 def digest(compiler: str = "g++") -> str:
@@ -116,11 +116,11 @@ def is_intact(library: Path) -> bool:
         return False
 
 
-def _publish(compiler: str, root: Path, key: str) -> None:
+def _publish(built: Path, root: Path, key: str) -> None:
+    """Copies the folder `built` beside its place and renames it: a full or read-only cache costs no second build."""
     staging = root / f".{key}.{uuid.uuid4().hex}"
     try:
-        staging.mkdir()
-        _compile(compiler, staging)
+        shutil.copytree(built, staging)
         entry = root / key
         if entry.exists():  # damaged: an intact one would have been used
             entry.rename(root / f".{key}.{uuid.uuid4().hex}.damaged")
@@ -130,7 +130,8 @@ def _publish(compiler: str, root: Path, key: str) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _build_for_this_process(compiler: str) -> Path:
+def _build(compiler: str) -> Path:
+    """Compiles into a folder that lasts as long as this process."""
     folder = Path(tempfile.mkdtemp(prefix="attnsmith-ptxsim-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _compile(compiler, folder)

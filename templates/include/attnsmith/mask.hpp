@@ -4,6 +4,7 @@
 //
 // A policy has
 //   kLongestFirst                           whether later query tiles see more keys (a scheduling hint)
+//   kHidesKeys                              whether a row may not see a key that another row of its tile sees
 //   col_limit(row, seqlen)                  row sees exactly the columns [0, col_limit)
 #pragma once
 
@@ -18,12 +19,14 @@ namespace attnsmith {
 // Every row sees every key.
 struct FullMask {
   static constexpr bool kLongestFirst = false;
+  static constexpr bool kHidesKeys = false;
   CUTE_HOST_DEVICE static int col_limit(int /*row*/, Seqlen seqlen) { return seqlen.k; }
 };
 
 // Row i sees key j iff j <= i + seqlen_k - seqlen_q (bottom-right alignment).
 struct CausalMask {
   static constexpr bool kLongestFirst = true;
+  static constexpr bool kHidesKeys = true;
   CUTE_HOST_DEVICE static int col_limit(int row, Seqlen seqlen) {
     return cute::min(seqlen.k, row + 1 + seqlen.offset());
   }

@@ -48,11 +48,15 @@ struct FwdParams {
 // A running maximum may lag behind by this much (log2) before the output accumulator is rescaled: weights stay <= 256.
 static constexpr float kRescaleLog2 = 8.f;
 
-// Any finite scale is legal: a negative one flips q, zero makes every score 0 (softmax over equal scores).
+// Any finite scale is legal: a negative one flips q, zero makes every score 0 (softmax over equal scores). What fp32 cannot
+// hold after the change of base is clamped: up to the largest number, and below the smallest normal one to zero.
 inline void set_softmax_scale(FwdParams& params, float softmax_scale) {
-  float const magnitude = softmax_scale < 0.f ? -softmax_scale : softmax_scale;
-  params.q_sign = softmax_scale < 0.f ? -1 : softmax_scale > 0.f ? 1 : 0;
-  params.scale_log2 = softmax_scale == 0.f ? 1.f : magnitude * 1.44269504088896341f;
+  constexpr float kMinNormal = 1.17549435e-38f, kMax = 3.40282347e+38f;
+  float magnitude = (softmax_scale < 0.f ? -softmax_scale : softmax_scale) * 1.44269504088896341f;
+  if (magnitude > kMax) { magnitude = kMax; }
+  bool const is_zero = magnitude < kMinNormal;
+  params.q_sign = is_zero ? 0 : softmax_scale < 0.f ? -1 : 1;
+  params.scale_log2 = is_zero ? 1.f : magnitude;
   params.rescale_threshold = kRescaleLog2 / params.scale_log2;
 }
 

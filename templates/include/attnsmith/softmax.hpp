@@ -76,6 +76,16 @@ struct OnlineSoftmax {
     for (int mi = 0; mi < kNumRows; ++mi) { reference[mi] *= scale_log2; }
   }
 
+  // Reports rows whose base, found by the exact form, is too coarse for the fast one. A row without a key yet is not one.
+  CUTE_DEVICE void report_coarse_bases() {
+    CUTE_UNROLL
+    for (int mi = 0; mi < kNumRows; ++mi) {
+      if (fabsf(reference[mi]) > kExactBase && row_sum[mi] != 0.f) { row_sum[mi] = nan(); }
+    }
+  }
+
+  CUTE_DEVICE static float nan() { return __int_as_float(0x7fffffff); }
+
   // Moves the reference up where needed and rescales row_sum and acc_o accordingly.
   //   scores  (row, col) raw scores; -inf where a row does not see a column
   //   acc_o   accumulator fragment ((2,2),MMA_M,MMA_N) of O
@@ -106,7 +116,7 @@ struct OnlineSoftmax {
       reference[mi] = fmaxf(old, quad_max(tile_max[mi]) * (kIsExact ? 1.f : scale_log2));
       float const correction = exp2_approx((old - reference[mi]) * to_log2);
       row_sum[mi] *= correction;
-      if (!kIsExact && fabsf(reference[mi]) > kExactBase) { row_sum[mi] = __int_as_float(0x7fffffff); }
+      if (!kIsExact && fabsf(reference[mi]) > kExactBase) { row_sum[mi] = nan(); }
       CUTE_UNROLL
       for (int ni = 0; ni < size<1>(acc_o_rowcol); ++ni) { acc_o_rowcol(mi, ni) *= correction; }
     }

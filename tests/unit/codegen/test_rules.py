@@ -94,7 +94,7 @@ def test_shared_memory_message_has_the_numbers_and_what_to_lower(make_spec):
     with pytest.raises(SpecError) as info:
         check(make_spec(num_stages=3), "sm_86")
     message = str(info.value)
-    assert "131072 B of shared memory (q_or_o 32768, k 49152, v 49152)" in message
+    assert "132096 B of shared memory (q_or_o 32768, k 49152, v 49152, static 1024)" in message
     assert "101376 B per CTA on sm_86" in message
     assert "Lower block_n or num_stages." in message
 

@@ -108,6 +108,21 @@ def test_damaged_entry_is_a_miss_and_can_be_published_again(
     assert leftovers(cache) == []
 
 
+def test_a_file_where_the_entry_belongs_is_damage(cache: DirectoryCache, caplog: pytest.LogCaptureFixture) -> None:
+    cache.folder.mkdir(parents=True)
+    cache.path(DIGEST).write_text("no folder")
+    assert cache.load(DIGEST) is None
+    assert "is damaged" in caplog.text
+    cache.publish(DIGEST, FILES, {})
+    assert cache.load(DIGEST) is not None
+
+
+def test_a_root_that_is_a_file_holds_no_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "root").write_text("no folder")
+    assert DirectoryCache(tmp_path / "root" / "kernels").load(DIGEST) is None
+    assert "damaged" not in caplog.text
+
+
 def test_the_first_publisher_wins(cache: DirectoryCache) -> None:
     cache.publish(DIGEST, {"file": b"first"}, {})
     cache.publish(DIGEST, {"file": b"second"}, {})

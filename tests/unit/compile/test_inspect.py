@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from attnsmith.codegen.build import BuiltKernel
 from attnsmith.codegen.errors import ToolchainError
 from attnsmith.codegen.resources import smem_bytes
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey, TileConfig
 from attnsmith.tools import inspect as inspect_module
-from attnsmith.tools.inspect import find_cuobjdump, kernel_facts, loop_facts, parse_ptxas, parse_remarks
+from attnsmith.tools.inspect import ANCHORS, find_cuobjdump, kernel_facts, loop_facts, parse_ptxas, parse_remarks
 from attnsmith.tools.sass import Instruction, Loop
 
 LOG = """\
@@ -67,6 +69,21 @@ def test_kernel_facts_without_a_disassembler() -> None:
     wanted = {"kernel", "arch", "op", "registers", "spill_bytes", "smem_bytes", "remarks", "loops"}
     assert wanted <= set(row)
     assert (row["kernel"], row["arch"], row["op"]) == (SPEC.name, "sm80", "fwd")
+
+
+def test_the_claim_stands_beside_the_anchor() -> None:
+    loops = tuple(loop_facts(loop_of(HMMA=256, FFMA=n), scores_per_thread=64) for n in (320, 64))
+    facts = replace(kernel_facts(built(LOG), SPEC, []), loops=loops)
+    assert facts.to_dict()["main_loop"] == {
+        "start": 0, "per_score_always": 4.84, "per_score": 5.0, "anchor_per_score": 10.2,
+    }  # fmt: skip
+    assert replace(facts, loops=()).to_dict()["main_loop"] is None
+    assert replace(facts, anchor=None).to_dict()["main_loop"]["anchor_per_score"] is None
+
+
+@pytest.mark.parametrize(("head_dim", "per_score"), [(64, 7.0), (128, 10.2), (256, 14.8)])
+def test_anchors(head_dim: int, per_score: float) -> None:
+    assert ANCHORS[Arch.SM80, head_dim].per_score == per_score
 
 
 def test_per_score_counts_what_is_not_tensor() -> None:

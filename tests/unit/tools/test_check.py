@@ -151,3 +151,15 @@ def test_statistics_of_several_launches_add_up() -> None:
 def test_labels_name_the_case() -> None:
     assert CASE.label == "cpu bf16 b1 sq33 sk50 h4/2 d40 causal"
     assert check.torch_dtype("e4m3") is torch.float8_e4m3fn
+
+
+def test_sizes_beyond_memory_are_an_error_with_four_parts() -> None:
+    result = CliRunner().invoke(main, ["check", "--device", "cpu", "--seqlen-q", "1000000000"])
+    assert result.exit_code == 2
+    assert "Lower --batch, --nheads or the sequence lengths." in result.output
+
+
+def test_a_seed_beyond_64_bits_is_a_usage_error() -> None:
+    result = CliRunner().invoke(main, ["check", "--seed", "9" * 23])
+    assert result.exit_code == 2
+    assert "--seed" in result.output

@@ -6,6 +6,7 @@
 #include <cute/tensor.hpp>
 
 #include "attnsmith/layout.hpp"
+#include "attnsmith/scheduler.hpp"
 
 namespace attnsmith::sm80 {
 
@@ -46,16 +47,15 @@ struct TileLoader {
 
   Element const* gmem;  // this thread's first chunk of the next row block
   int64_t row_stride;   // elements
-  int row;              // of the first pass, within the tile
   uint32_t smem_offset;  // of the first pass, bytes
-  int num_cols_left;    // head_dim minus this thread's first column
+  int head_dim;         // columns that exist
 
-  CUTE_DEVICE TileLoader(void const* base, int64_t row_stride_, int head_dim, int block, int thread)
-      : row_stride(row_stride_), row(Threads::row(thread)) {
+  CUTE_DEVICE TileLoader(void const* base, int64_t row_stride_, int head_dim_, int block, int thread)
+      : row_stride(row_stride_), head_dim(head_dim_) {
+    int const row = Threads::row(thread);
     int const col = Threads::col(thread);
     gmem = static_cast<Element const*>(base) + (int64_t(block) * kRows + row) * row_stride + col;
     smem_offset = typename Smem::Layout{}(row, col) * sizeof(Element);
-    num_cols_left = head_dim - col;
   }
 
   // Loads the next block and steps to the one before it. kIsBounded: only the block's first num_rows rows exist, the
@@ -63,6 +63,9 @@ struct TileLoader {
   template <bool kIsBounded>
   CUTE_DEVICE void load(Element* smem, int num_rows = kRows) {
     uint32_t const to_base = cute::cast_smem_ptr_to_uint(smem) + smem_offset;
+    // From indices read anew for each tile: two registers less across the main loop.
+    int const row = kIsBounded || !Threads::kIsEven ? Threads::row(thread_index()) : 0;
+    int const num_cols_left = kPadsHeadDim ? head_dim - Threads::col(thread_index()) : 0;
     Element const* from_row = gmem;
     CUTE_UNROLL
     for (int pass = 0; pass < Threads::kNumPasses; ++pass, from_row += Threads::kRowsPerPass * row_stride) {

@@ -5,6 +5,7 @@
 
 #include <cute/tensor.hpp>
 
+#include "attnsmith/nonfinite.hpp"
 #include "attnsmith/sm80/fwd_mainloop.hpp"
 
 namespace attnsmith::sm80 {
@@ -15,6 +16,38 @@ struct FwdEpilogue {
   using Element = typename Traits::Element;
   using TiledMma = typename Mainloop::TiledMma;
   using SmemO = typename Mainloop::SmemO;
+
+  // Gives each element of O back the infinities and NaN of V that its row sees (nonfinite.hpp). Runs before O is
+  // normalized: none of them changes by that. K's buffers hold the table, all copies having been waited for.
+  CUTE_DEVICE static void restore_nonfinite(typename Mainloop::SharedStorage& smem, FwdParams const& params,
+                                            TileCoord const& tile, Seqlen seqlen, typename Mainloop::AccO& acc_o,
+                                            int thread) {
+    using namespace cute;
+    static_assert(Traits::kHeadDimV * sizeof(FirstNonfinite) <= sizeof(smem.k), "the table fits K's buffers");
+    auto* columns = reinterpret_cast<FirstNonfinite*>(smem.k);
+    auto const* v = static_cast<Element const*>(params.v_ptr) + tile.batch * params.v_strides.batch +
+                    tile.head_kv * params.v_strides.head;
+    __syncthreads();
+    find_nonfinite<Element, Mainloop::kNumThreads>(columns, v, params.v_strides.row, params.head_dim_v, seqlen.k,
+                                                   thread);
+    __syncthreads();
+    Tensor acc_o_rowcol = make_tensor(acc_o.data(), accumulator_rowcol(acc_o.layout()));
+    Tensor tOcO = TiledMma{}.get_slice(thread).partition_C(
+        make_identity_tensor(Shape<Int<Traits::kBlockM>, Int<Traits::kHeadDimV>>{}));
+    Tensor tOcO_rowcol = make_tensor(tOcO.data(), accumulator_rowcol(tOcO.layout()));
+    CUTE_UNROLL
+    for (int mi = 0; mi < size<0>(acc_o_rowcol); ++mi) {
+      int const row = tile.m_block * Traits::kBlockM + get<0>(tOcO_rowcol(mi, 0));
+      int const limit = Traits::Mask::col_limit(row, seqlen);
+      CUTE_UNROLL
+      for (int ni = 0; ni < size<1>(acc_o_rowcol); ++ni) {
+        int const col = get<1>(tOcO_rowcol(mi, ni));
+        if (col < params.head_dim_v) {
+          acc_o_rowcol(mi, ni) = with_nonfinite(acc_o_rowcol(mi, ni), columns[col], limit);
+        }
+      }
+    }
+  }
 
   // Also right when the loop never ran: every row is then empty, O is 0 and the LSE -inf.
   CUTE_DEVICE static void run(typename Mainloop::SharedStorage& smem, FwdParams const& params, TileCoord const& tile,

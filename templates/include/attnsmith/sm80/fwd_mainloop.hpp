@@ -21,6 +21,7 @@
 
 #include "attnsmith/convert.hpp"
 #include "attnsmith/mask.hpp"
+#include "attnsmith/nonfinite.hpp"
 #include "attnsmith/sm80/copy.hpp"
 #include "attnsmith/sm80/ldmatrix.hpp"
 #include "attnsmith/softmax.hpp"
@@ -72,6 +73,8 @@ struct FwdMainloop {
   using LoaderQ = TileLoader<Element, kBlockM, kHeadDim, kNumThreads, Traits::kPadsHeadDim>;
   using LoaderK = TileLoader<Element, kBlockN, kHeadDim, kNumThreads, Traits::kPadsHeadDim>;
   using LoaderV = TileLoader<Element, kBlockN, kHeadDimV, kNumThreads, Traits::kPadsHeadDim>;
+
+  static constexpr bool kIsScoreTileLarger = kBlockN > kHeadDimV;  // else the output tile is
 
   static constexpr int kNumRows = 2 * kMmaM;
   using Softmax = OnlineSoftmax<kNumRows>;
@@ -143,12 +146,18 @@ struct FwdMainloop {
     Op::fma(acc[0], acc[1], acc[2], acc[3], a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]);
   }
 
+  // Thread index for Q's and V's addresses. Measured: in the largest tiles (192 accumulators per thread), keeping these
+  // addresses across the loop spills where O is the larger fragment, and finding them anew does where the scores are.
+  // Elsewhere they are kept: finding them costs about 30 instructions per step.
+  static constexpr bool kIsFull = kBlockM * (kBlockN + kHeadDimV) / kNumThreads >= 192;
+  CUTE_DEVICE int operand_thread() const { return kIsFull && !kIsScoreTileLarger ? thread_index() : thread; }
+
   // acc_s = Q K^T of the current stage.
   CUTE_DEVICE void gemm_qk(AccS& acc_s) const {
     using namespace cute;
     using BlocksQ = MatrixBlocks<kBlockM, kHeadDim, true>;
     using BlocksK = MatrixBlocks<kBlockN, kHeadDim, false>;
-    uint32_t const q_base = cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(thread % 32, thread / 32 * 16);
+    uint32_t const q_base = cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(operand_thread() % 32, operand_thread() / 32 * 16);
     uint32_t const k_base = cast_smem_ptr_to_uint(smem.k + stage * SmemK::kSize) + BlocksK::lane_offset(thread % 32);
     CUTE_UNROLL
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -173,18 +182,17 @@ struct FwdMainloop {
   CUTE_DEVICE void gemm_pv(AccS const& acc_s, float scale_log2, Softmax& softmax, AccO& acc_o) const {
     using namespace cute;
     using BlocksV = MatrixBlocks<kBlockN, kHeadDimV, true>;
-    uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(thread % 32);
+    uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(operand_thread() % 32);
     constexpr int kNumK = kBlockN / 16, kNumN = kHeadDimV / 16;
     uint32_t tOrP[kNumK][kMmaM][4];
     CUTE_UNROLL
     for (int k = 0; k < kNumK; ++k) { weights_slice<kIsExact>(acc_s, k, scale_log2, softmax, tOrP[k]); }
     // Outer over the larger fragment, whose registers then free up (P) or settle (O) one by one: measured, the other
     // order spills at head_dim 64 and 128.
-    constexpr bool kIsKOuter = kBlockN > kHeadDimV;
     CUTE_UNROLL
     for (int i = 0; i < kNumK * kNumN; ++i) {
-      int const k = kIsKOuter ? i / kNumN : i % kNumK;
-      int const n = kIsKOuter ? i % kNumN : i / kNumK;
+      int const k = kIsScoreTileLarger ? i / kNumN : i % kNumK;
+      int const n = kIsScoreTileLarger ? i % kNumN : i / kNumK;
       uint32_t tOrV[4];
       ldmatrix_x4_trans(tOrV, BlocksV::address(v_base, k, n));
       CUTE_UNROLL
@@ -217,15 +225,22 @@ struct FwdMainloop {
 
   // One key block. kIsMasked: some row may not see some column (mask boundary or the end of the keys), and softmax takes
   // its exact form; otherwise every score counts.
+  // is_careful: V values that are not finite become 0, see nonfinite.hpp.
   template <bool kIsMasked>
-  CUTE_DEVICE void step(FwdParams const& params, int n_block, Softmax& softmax, AccO& acc_o) {
+  CUTE_DEVICE void step(FwdParams const& params, int n_block, Softmax& softmax, AccO& acc_o, int const* is_careful = nullptr) {
     using namespace cute;
-    AccS acc_s;  // ((2,2),MMA_M,MMA_N)
-    clear(acc_s);
-
     cp_async_wait<2 * (kNumStages - 1)>();
     __syncthreads();
     issue_v<kIsMasked>(n_block - (kNumStages - 1), wrap(stage + kNumStages - 1));
+    if constexpr (kIsMasked && Mask::kHidesKeys) {
+      if (*is_careful) {
+        cp_async_wait<0>();
+        __syncthreads();
+        zero_nonfinite<Element, SmemV::kSize, kNumThreads>(smem.v + stage * SmemV::kSize, thread_index());
+      }
+    }
+    AccS acc_s;  // ((2,2),MMA_M,MMA_N)
+    clear(acc_s);
     gemm_qk(acc_s);
     if constexpr (kIsMasked) {
       Tensor cS = make_identity_tensor(Shape<Int<kBlockM>, Int<kBlockN>>{});
