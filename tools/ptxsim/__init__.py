@@ -14,28 +14,34 @@ from attnsmith.tools.ptxsim.arguments import Allocation, ReadOnly
 from attnsmith.tools.ptxsim.errors import (
     Deadlock,
     LaunchError,
+    MbarrierError,
     MemoryAccessError,
     MisalignedAccess,
     ParseError,
+    ProxyError,
     PtxSimError,
     RaceError,
     StepBudgetExceeded,
     TrapError,
     UninitializedRead,
     UnsupportedInstruction,
+    WgmmaError,
 )
 from attnsmith.tools.ptxsim.module import Entry, Module, load, parse
 from attnsmith.tools.ptxsim.stats import Stats
+from attnsmith.tools.ptxsim.tensor_map import encode_tensor_map
 
 __all__ = [
     "Allocation",
     "Deadlock",
     "Entry",
     "LaunchError",
+    "MbarrierError",
     "MemoryAccessError",
     "MisalignedAccess",
     "Module",
     "ParseError",
+    "ProxyError",
     "PtxSimError",
     "RaceError",
     "ReadOnly",
@@ -44,6 +50,8 @@ __all__ = [
     "TrapError",
     "UninitializedRead",
     "UnsupportedInstruction",
+    "WgmmaError",
+    "encode_tensor_map",
     "load",
     "parse",
 ]

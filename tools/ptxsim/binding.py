@@ -49,6 +49,8 @@ class LaunchConfig(ctypes.Structure):
 
 CHECK_BOUNDS = 1
 CHECK_INITIALIZED = 2
+SKIP_RACES = 4
+SKIP_PROXY = 8
 
 
 class Core:
@@ -75,6 +77,20 @@ class Core:
             ctypes.POINTER(Allocation),
             ctypes.c_size_t,
             char_pp,
+            char_pp,
+        )
+        _declare(
+            lib.ptxsim_encode_tensor_map,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.POINTER(ctypes.c_uint32),
+            *[ctypes.c_int32] * 4,
             char_pp,
         )
         self._lib = lib
@@ -121,6 +137,39 @@ class Core:
         if code:
             raise self._error(error, f"launch of {kernel} failed with code {code}")
         return text or "{}"
+
+    def encode_tensor_map(
+        self,
+        data_type: int,
+        address: int,
+        extents: list[int],
+        strides: list[int],
+        box: list[int],
+        element_strides: list[int],
+        swizzle: int,
+        oob_fill: int,
+    ) -> bytes:
+        """The simulator's 128-byte tensor map; enumerators by value as in cuTensorMapEncodeTiled."""
+        out, error = ctypes.create_string_buffer(128), ctypes.c_void_p()
+        rank = len(extents)
+        code = self._lib.ptxsim_encode_tensor_map(
+            out,
+            data_type,
+            rank,
+            address,
+            (ctypes.c_uint64 * rank)(*extents),
+            (ctypes.c_uint64 * max(1, rank - 1))(*strides),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*element_strides),
+            0,
+            swizzle,
+            0,
+            oob_fill,
+            ctypes.byref(error),
+        )
+        if code:
+            raise self._error(error, "the tensor map cannot be encoded")
+        return out.raw
 
     def _text(self, pointer: int | None) -> str:
         if not pointer:

@@ -72,6 +72,19 @@ class RaceError(PtxSimError):
     """Two accesses that the PTX memory model does not order."""
 
 
+class ProxyError(RaceError):
+    """Shared memory written through the generic proxy and read through the async proxy (wgmma, a bulk store) without
+    fence.proxy.async between the two."""
+
+
+class WgmmaError(RaceError):
+    """Registers of an in-flight wgmma touched, or one that wgmma.fence should have ordered, or no wait at all."""
+
+
+class MbarrierError(PtxSimError):
+    """An mbarrier that does not exist, gets more arrivals than its count, or is overwritten."""
+
+
 class TrapError(PtxSimError):
     """The kernel executed `trap` (a failed device-side assertion)."""
 
@@ -86,6 +99,9 @@ _BY_KIND: dict[str, type[PtxSimError]] = {
     "deadlock": Deadlock,
     "budget": StepBudgetExceeded,
     "race": RaceError,
+    "proxy": ProxyError,
+    "wgmma": WgmmaError,
+    "mbarrier": MbarrierError,
     "trap": TrapError,
 }
 

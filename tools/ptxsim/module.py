@@ -106,6 +106,8 @@ class Module:
         *,
         check_bounds: bool = True,
         check_initialized: bool = True,
+        check_races: bool = True,
+        check_proxy: bool = True,
         collect_stats: bool = True,
     ) -> Stats:
         """Runs one kernel to its end.
@@ -123,6 +125,8 @@ class Module:
             num_threads: host threads, 0 = all cores.
             step_budget: warp instructions that the launch may execute, 0 = the core's large default.
             check_bounds, check_initialized: switch a memory check off.
+            check_races: False switches off the search for unordered accesses to shared memory, check_proxy: False only
+                that for generic writes that the async proxy reads without a fence.
             collect_stats: False returns empty Stats.
 
         Raises:
@@ -149,7 +153,10 @@ class Module:
             schedule=_choice(kernel, "schedule", schedule, SCHEDULES),
             async_mode=_choice(kernel, "async_mode", async_mode, ASYNC_MODES),
             step_budget=_unsigned(kernel, "step_budget", step_budget, 64),
-            check_flags=binding.CHECK_BOUNDS * check_bounds | binding.CHECK_INITIALIZED * check_initialized,
+            check_flags=binding.CHECK_BOUNDS * check_bounds
+            | binding.CHECK_INITIALIZED * check_initialized
+            | binding.SKIP_RACES * (not check_races)
+            | binding.SKIP_PROXY * (not check_proxy),
             collect_stats=int(collect_stats),
         )
         return Stats.from_json(self._core.launch(self._handle, kernel, config, block_bytes, rows))

@@ -38,6 +38,10 @@ class Stats:
     """Passes through shared memory by kind: ld, st, ldmatrix, stmatrix, cp_async."""
     shared_conflicts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Wavefronts beyond the fewest that the instruction could need."""
+    tma_bytes_read: int = 0
+    """Global bytes that bulk and tensor copies read, parts out of bounds not counted, a multicast once."""
+    tma_bytes_written: int = 0
+    """Global bytes that bulk and tensor stores and reductions wrote."""
     barrier_waits: int = 0
     """Warp arrivals at a barrier that had to wait."""
     divergent_branches: int = 0

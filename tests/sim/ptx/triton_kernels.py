@@ -106,18 +106,26 @@ class Compiled:
     shared_bytes: int
     extra_pointers: int
     """Triton appends pointers to scratch memory that these kernels do not use."""
+    device: str = "a100"
 
     def launch(self, grid: tuple[int, ...], args: list[Any], **options: Any) -> ptxsim.Stats:
         """Runs the kernel; `args` without Triton's own scratch pointers."""
         padded = [*args, *[None] * self.extra_pointers]
+        options = {"device": self.device, **options}
         return self.module.launch(self.name, grid, self.threads, padded, shared_bytes=self.shared_bytes, **options)
 
 
 def compile_kernel(
-    function: Any, signature: dict[str, str], constants: dict[str, Any], *, num_warps: int = 4, num_stages: int = 2
+    function: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    *,
+    num_warps: int = 4,
+    num_stages: int = 2,
+    capability: int = 80,
 ) -> Compiled:
-    """Compiles for sm_80; `signature` gives Triton types of the run-time arguments."""
-    compiled = compile_text(function, signature, constants, 80, num_warps, num_stages)
+    """Compiles for sm_80 or another capability; `signature` gives Triton types of the run-time arguments."""
+    compiled = compile_text(function, signature, constants, capability, num_warps, num_stages)
     module = ptxsim.load(compiled.asm["ptx"])
     (entry,) = module.entries
     return Compiled(
@@ -127,6 +135,7 @@ def compile_kernel(
         threads=32 * num_warps,
         shared_bytes=compiled.metadata.shared,
         extra_pointers=len(entry.params) - len(signature),
+        device="a100" if capability == 80 else "h100",
     )
 
 
@@ -160,18 +169,27 @@ def attention_arguments(dtype: torch.dtype, is_causal: bool, head_dim: int) -> t
 
 
 @functools.cache
-def attention(dtype: torch.dtype, is_causal: bool, head_dim: int, num_stages: int = 2) -> Compiled:
-    """attention_kernel for sm_80."""
-    return compile_kernel(attention_kernel, *attention_arguments(dtype, is_causal, head_dim), num_stages=num_stages)
+def attention(
+    dtype: torch.dtype, is_causal: bool, head_dim: int, num_stages: int = 2, capability: int = 80
+) -> Compiled:
+    """attention_kernel."""
+    arguments = attention_arguments(dtype, is_causal, head_dim)
+    return compile_kernel(attention_kernel, *arguments, num_stages=num_stages, capability=capability)
 
 
 def run_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, num_stages: int = 2, **options: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    is_causal: bool,
+    num_stages: int = 2,
+    capability: int = 80,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of (head, seqlen, head_dim) tensors."""
     heads, seqlen_q, head_dim = q.shape
     out, lse = torch.zeros_like(q), torch.zeros(heads, seqlen_q)
-    compiled = attention(q.dtype, is_causal, head_dim, num_stages)
+    compiled = attention(q.dtype, is_causal, head_dim, num_stages, capability)
     scale_log2 = math.log2(math.e) / math.sqrt(head_dim)
     args = [*map(ptxsim.ReadOnly, (q, k, v)), out, lse, seqlen_q, k.shape[1], scale_log2]
     compiled.launch((-(-seqlen_q // 64), heads), args, **options)

@@ -124,8 +124,12 @@ void launch(const Module& m, const char* kernel, const ptxsim_launch_config& con
   run.smem_bytes =
       config.dynamic_smem_bytes ? entry.dynamic_smem_offset + config.dynamic_smem_bytes : entry.static_smem;
   run.num_ctas = static_cast<u64>(config.grid[0]) * config.grid[1] * config.grid[2];
+  for (int k = 0; k < 3; ++k) {
+    run.cluster[k] = config.cluster[k] ? config.cluster[k] : 1;
+    run.cluster_ctas *= run.cluster[k];
+  }
   run.check_bounds = config.check_flags & 1, run.check_init = config.check_flags & 2;
-  run.check_races = !(config.check_flags & 4);
+  run.check_races = !(config.check_flags & 4), run.check_proxy = !(config.check_flags & 8);
   run.random_schedule = config.schedule == 1, run.random_async = config.async_mode == 1;
   run.stats = config.collect_stats != 0;
   if (!run.config.step_budget) run.config.step_budget = kDefaultBudget;

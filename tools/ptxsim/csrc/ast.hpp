@@ -35,7 +35,7 @@ struct RegDecl {
   Ty type;
 };
 
-enum class Space : u8 { Generic, Global, Shared, Local, Const, Param };
+enum class Space : u8 { Generic, Global, Shared, Local, Const, Param, Cluster };
 
 struct Variable {
   std::string name;

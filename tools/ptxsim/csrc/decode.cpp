@@ -148,7 +148,7 @@ void EntryBuilder::build(bool collect_unsupported) {
   std::copy(raw_.maxntid, raw_.maxntid + 3, entry.maxntid);
   std::copy(raw_.reqntid, raw_.reqntid + 3, entry.reqntid);
   std::copy(raw_.reqcluster, raw_.reqcluster + 3, entry.reqcluster);
-  entry.maxnreg = raw_.maxnreg;
+  entry.maxnreg = raw_.maxnreg, entry.minnctapersm = raw_.minnctapersm;
   std::vector<u8> is_exit;
   for (const RawInst& raw : raw_.insts) {
     Inst inst;
@@ -176,6 +176,32 @@ void EntryBuilder::build(bool collect_unsupported) {
   is_exit.push_back(1);
   assign_reconvergence(&entry.insts, is_exit);
   finish_frames();
+  find_matrix_touches();
+}
+
+// Which of the registers that wgmma uses each instruction touches: the run loop looks after them.
+void EntryBuilder::find_matrix_touches() {
+  std::vector<u8> used(raw_.regs.size(), 0);
+  bool any = false;
+  auto mark = [&](const Operand& op) {
+    for (const Operand& e : op.elems)
+      if (e.kind == Operand::Reg) used[static_cast<size_t>(e.reg)] = 1, any = true;
+  };
+  for (const RawInst& raw : raw_.insts)
+    if (raw.opcode == "wgmma" && raw.operands.size() > 2) mark(raw.operands[0]), mark(raw.operands[1]);
+  if (!any) return;
+  auto touch = [&](auto&& self, const Operand& op, u32 written) -> void {
+    if (op.kind == Operand::Reg && op.reg >= 0 && used[static_cast<size_t>(op.reg)])
+      entry_->matrix_touches.push_back(reg_slot(op.reg) / kLanes * 2 + written);
+    for (const Operand& e : op.elems) self(self, e, op.kind == Operand::Memory ? 0u : written);
+  };
+  for (const RawInst& raw : raw_.insts) {
+    entry_->matrix_index.push_back(static_cast<u32>(entry_->matrix_touches.size()));
+    if (raw.opcode == "wgmma") continue;
+    for (size_t k = 0; k < raw.operands.size(); ++k)
+      touch(touch, raw.operands[k], k == 0 && !reads_first_operand(raw.opcode));
+  }
+  for (int k = 0; k < 2; ++k) entry_->matrix_index.push_back(static_cast<u32>(entry_->matrix_touches.size()));
 }
 
 // Falling off the end of a body is `ret`.
@@ -204,6 +230,7 @@ const OpTable& op_table() {
     add_integer_ops(t), add_wide_ops(t), add_bit_ops(t), add_float_ops(t), add_half_ops(t), add_compare_ops(t);
     add_convert_ops(t), add_move_ops(t), add_mufu_ops(t), add_memory_ops(t), add_atomic_ops(t), add_warp_ops(t);
     add_barrier_ops(t), add_control_ops(t), add_async_ops(t), add_matrix_ops(t), add_mma_ops(t);
+    add_mbarrier_ops(t), add_wgmma_ops(t), add_cluster_ops(t);
     return t;
   }();
   return table;

@@ -33,6 +33,7 @@ class EntryBuilder {
   const u32* keep(std::vector<u32> list);
   Entry& entry() { return *entry_; }
   int sm() const { return module_.sm; }
+  bool arch_specific() const { return module_.arch_specific; }
 
  private:
   const Variable* find_variable(const std::string& name, int scope) const;
@@ -40,6 +41,7 @@ class EntryBuilder {
   void decode_one(const RawInst& raw, Inst* inst);
   void append_implicit_exit();
   void finish_frames();
+  void find_matrix_touches();
 
   const Module& module_;
   const RawModule& raw_module_;
@@ -113,11 +115,16 @@ void add_control_ops(OpTable&);
 void add_async_ops(OpTable&);
 void add_matrix_ops(OpTable&);
 void add_mma_ops(OpTable&);
+void add_mbarrier_ops(OpTable&);
+void add_wgmma_ops(OpTable&);
+void add_cluster_ops(OpTable&);
 
 const OpTable& op_table();
 
 // Register file layout: slot of every non-predicate register, *words grows by what they need.
 std::vector<u32> assign_register_slots(const RawEntry& raw, u32* words);
+
+bool reads_first_operand(const std::string& opcode);
 
 // Fills Inst::reconv of every branch with the immediate post-dominator.
 void assign_reconvergence(std::vector<Inst>* insts, const std::vector<u8>& is_exit);

@@ -108,7 +108,6 @@ void validate_launch(const Module& module, const Entry& entry, const Device& dev
   if (cluster > device.max_cluster)
     refuse(k, "CUDA_ERROR_INVALID_CLUSTER_SIZE",
            "got a cluster of " + std::to_string(cluster) + "; " + std::to_string(device.max_cluster) + " allowed" + on);
-  if (cluster > 1) throw SimError("unsupported", k + ": clusters of more than one CTA are not implemented");
 }
 
 }  // namespace ptxsim

@@ -24,6 +24,6 @@ void barrier_arrive(Warp& w, const Inst& i, u32 mask, u32 id, u32 count, bool wa
 // Completes the copies of `lanes` whose group number is below limit[lane].
 void complete_copies(Warp& w, u32 lanes, const u32* limit);
 
-std::string describe_warps(const Cta& cta, const Entry& entry);
+std::string describe_warps(const Cta& cta, const Entry& entry);  // and barriers, mbarriers
 
 }  // namespace ptxsim

@@ -14,6 +14,7 @@ enum class Access : u8 { Read, Write, ReadWrite };
 [[noreturn]] void throw_warp_error(Warp& w, const Inst& i, u32 mask, const char* kind, const std::string& what);
 u8* global_slow(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access);
 [[noreturn]] void in_flight_fault(Warp& w, const Inst& i, int lane, u64 offset);
+u8* global_range(Warp& w, const Inst& i, int lane, u64 address, u64 bytes, Access access);  // any alignment
 [[noreturn]] void shared_fault(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes);
 
 inline void check_aligned(Warp& w, const Inst& i, int lane, u64 address, u32 bytes) {
@@ -60,7 +61,7 @@ inline bool bytes_written(const u8* state, u32 bytes) {
 inline void mark_written(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes) {
   u8* state = w.cta->smem_state.data() + offset;
   u32 in_flight = 0;
-  for (u32 k = 0; k < bytes; ++k) in_flight |= state[k] & kInFlight;
+  for (u32 k = 0; k < bytes; ++k) in_flight |= state[k] & (kInFlight | kMbarrierObject);
   if (__builtin_expect(in_flight != 0, 0) && w.worker->launch->check_races) in_flight_fault(w, i, lane, offset);
   std::memset(state, kWritten, bytes);
 }
@@ -79,6 +80,8 @@ inline u8* shared_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes, A
   }
   return cta.smem.data() + offset;
 }
+
+u8* cluster_ptr(Warp& w, const Inst& i, int lane, u64 address, u32 bytes, Access access);  // shared::cluster
 
 inline u8* local_ptr(Warp& w, const Inst& i, int lane, u64 offset, u32 bytes) {
   check_aligned(w, i, lane, offset, bytes);
@@ -101,6 +104,8 @@ inline u8* space_ptr(Warp& w, const Inst& i, int lane, Space space, u64 address,
   if (space == Space::Generic) space = resolve_generic(&address);
   switch (space) {
     case Space::Shared:
+    case Space::Cluster:
+      if (address >> kClusterShift) return cluster_ptr(w, i, lane, address, bytes, access);
       return shared_ptr(w, i, lane, address, bytes, access);
     case Space::Local:
       return local_ptr(w, i, lane, address, bytes);

@@ -41,6 +41,9 @@ enum class Cls : u8 {
   StGeneric,
   Atom,
   CpAsync,
+  Bulk,
+  Wgmma,
+  Mbarrier,
   WarpOp,
   Barrier,
   Branch,
@@ -161,9 +164,12 @@ struct Entry {
   u32 num_preds = 0;
   u32 static_smem = 0, dynamic_smem_offset = 0, local_bytes = 0;
   u32 maxntid[3] = {0, 0, 0}, reqntid[3] = {0, 0, 0}, reqcluster[3] = {0, 0, 0};
-  u32 maxnreg = 0;
+  u32 maxnreg = 0, minnctapersm = 0;
   std::vector<std::pair<std::string, int>> register_counts;
   std::vector<Unsupported> unsupported;
+  // Of entries with wgmma: registers that it uses, touched by each instruction. List k is
+  // matrix_touches[matrix_index[k]..matrix_index[k+1]], elements register*2 + (written).
+  std::vector<u32> matrix_index, matrix_touches;
 };
 
 struct GlobalVariable {
@@ -184,6 +190,9 @@ struct Module {
 
 // Fixed predicate numbers of every warp.
 constexpr u32 kPredSink = 0, kPredTrue = 1, kPredFalse = 2, kPredCarry = 3, kPredFirst = 4;
+
+// shared::cluster addresses: below 2^24 the own CTA's shared memory, else (rank + 1) << 24 plus an offset (mapa).
+constexpr u32 kClusterShift = 24;
 
 // Generic address windows: no host pointer reaches them.
 constexpr u64 kSharedWindow = 1ull << 56, kLocalWindow = 1ull << 57, kWindowBytes = 1ull << 32;

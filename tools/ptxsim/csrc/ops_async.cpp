@@ -8,6 +8,10 @@
 #include "race.hpp"
 
 namespace ptxsim {
+
+void decode_bulk(Decoding&, bool reduce);  // ops_bulk.cpp
+void decode_copy_arrive(Decoding&);        // ops_mbarrier.cpp
+
 namespace {
 
 // o[0] dst, o[1] src, o[2] src-size register or constant (width[1] & 1), o[3] ignore-src predicate (width[1] & 2);
@@ -102,7 +106,11 @@ void decode_copy(Decoding& d) {
 }
 
 void decode_cp(Decoding& d) {
+  bool reduce = d.take("reduce");
   if (!d.take("async")) d.unsupported("this cp");
+  if (d.take("bulk")) return decode_bulk(d, reduce);
+  if (reduce) d.unsupported("this cp.reduce");
+  if (d.take("mbarrier")) return decode_copy_arrive(d);
   if (d.take("commit_group")) return d.need(0), d.use(exec_commit, Cls::CpAsync);
   if (d.take("wait_all")) return d.need(0), d.use(exec_wait_all, Cls::CpAsync);
   if (d.take("wait_group")) {

@@ -7,6 +7,9 @@
 #include "memory.hpp"
 
 namespace ptxsim {
+
+void decode_cluster_barrier(Decoding&);  // ops_cluster.cpp
+
 namespace {
 
 // o[1] barrier number, o[2] thread count or none (ext == nullptr means no count).
@@ -59,6 +62,7 @@ void exec_warp_sync(Warp& w, const Inst& i, u32 m) {
 
 void decode_bar(Decoding& d) {
   bool long_form = d.raw.opcode == "barrier";
+  if (long_form && d.take("cluster")) return decode_cluster_barrier(d);
   d.take("cta");
   if (d.take("warp")) {
     if (!d.take("sync")) d.unsupported("this bar.warp");

@@ -5,6 +5,7 @@
 #include "decode.hpp"
 #include "executor.hpp"
 #include "memory.hpp"
+#include "race.hpp"
 
 namespace ptxsim {
 namespace {
@@ -66,9 +67,34 @@ void decode_trap(Decoding& d) {
 
 void decode_call(Decoding& d) { d.unsupported("a function call"); }
 
+// The async proxy reads shared memory: what this warp knows of is now visible to it.
+void exec_proxy_fence(Warp& w, const Inst&, u32) { race_fence(w); }
+
+bool decode_proxy_fence(Decoding& d) {
+  if (d.take("mbarrier_init")) {
+    if (!d.take("release") || !d.take("cluster")) d.unsupported("this fence.mbarrier_init");
+    return d.need(0), d.use(exec_nothing, Cls::Fence), true;
+  }
+  bool proxy = d.take("proxy");
+  if (proxy && d.take("async")) {
+    bool global = d.take("global");
+    d.take("shared::cta"), d.take("shared::cluster");
+    return d.need(0), d.use(global ? exec_nothing : exec_proxy_fence, Cls::Fence), true;
+  }
+  if (proxy && d.take("tensormap::generic")) {
+    bool acquire = d.take("acquire");
+    if (!acquire && !d.take("release")) d.unsupported("this fence.proxy.tensormap");
+    for (const char* word : {"cta", "cluster", "gpu", "sys"}) d.take(word);
+    return d.need(acquire ? 2 : 0), d.use(exec_nothing, Cls::Fence), true;
+  }
+  if (proxy && d.take("alias")) return d.need(0), d.use(exec_nothing, Cls::Fence), true;
+  return false;
+}
+
 void decode_fence(Decoding& d) {
+  if (decode_proxy_fence(d)) return;
   d.need(0);
-  for (const char* word : {"proxy", "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl"})
+  for (const char* word : {"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl"})
     d.take(word);
   for (const std::string& left : d.left()) d.unsupported("modifier ." + left + " of " + d.raw.opcode);
   d.use(exec_nothing, Cls::Fence);
@@ -82,6 +108,10 @@ void decode_nanosleep(Decoding& d) {
 }
 
 void decode_prefetch(Decoding& d) {
+  if (d.take("tensormap")) {
+    d.take_any({"param", "const"});
+    return d.need(1), d.use(exec_nothing, Cls::Other);
+  }
   d.take_any({"global", "local"});
   if (d.raw.opcode == "prefetchu" && !d.take("L1")) d.unsupported("this prefetchu");
   if (d.raw.opcode == "prefetch" && d.take_any({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty())

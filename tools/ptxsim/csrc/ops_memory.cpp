@@ -142,13 +142,18 @@ void resolve_shared(Warp& w, const Inst& i, u32 m, Access access, const u64* add
   if (read && !i.pneg) race_read(w, i, m, offsets, bytes);
 }
 
+template <Space kSpace>
 void resolve_mixed(Warp& w, const Inst& i, u32 m, Access access, const u64* addresses, u8** pointers) {
   u32 shared = 0, offsets[kLanes] = {}, bytes = static_cast<u32>(i.bytes) * i.vec;
   for (u32 left = m; left; left &= left - 1) {
     int l = __builtin_ctz(left);
     u64 address = addresses[l];
-    if (resolve_generic(&address) == Space::Shared) shared |= 1u << l, offsets[l] = static_cast<u32>(address);
-    pointers[l] = space_ptr(w, i, l, Space::Generic, addresses[l], bytes, access);
+    if constexpr (kSpace == Space::Cluster) {
+      if (!(address >> kClusterShift)) shared |= 1u << l, offsets[l] = static_cast<u32>(address);
+    } else if (resolve_generic(&address) == Space::Shared && !(address >> kClusterShift)) {
+      shared |= 1u << l, offsets[l] = static_cast<u32>(address);
+    }
+    pointers[l] = space_ptr(w, i, l, kSpace, addresses[l], bytes, access);
   }
   if (shared && !i.pneg && access == Access::Read) race_read(w, i, shared, offsets, bytes);
 }
@@ -178,8 +183,8 @@ void resolve(Warp& w, const Inst& i, u32 m, Access access, u8** pointers) {
   u32 bytes = static_cast<u32>(i.bytes) * i.vec;
   if constexpr (kSpace == Space::Shared) {
     resolve_shared(w, i, m, access, addresses, pointers);
-  } else if constexpr (kSpace == Space::Generic) {
-    resolve_mixed(w, i, m, access, addresses, pointers);
+  } else if constexpr (kSpace == Space::Generic || kSpace == Space::Cluster) {
+    resolve_mixed<kSpace>(w, i, m, access, addresses, pointers);
   } else {
     for (u32 left = m; left; left &= left - 1) {
       int l = __builtin_ctz(left);
@@ -233,7 +238,7 @@ template <Space kSpace>
 void exec_st(Warp& w, const Inst& i, u32 m) {
   u8* pointers[kLanes];
   resolve<kSpace>(w, i, m, Access::Write, pointers);
-  constexpr bool kMayBeShared = kSpace == Space::Shared || kSpace == Space::Generic;
+  constexpr bool kMayBeShared = kSpace == Space::Shared || kSpace == Space::Generic || kSpace == Space::Cluster;
   if (kMayBeShared && !i.pneg && w.worker->launch->check_races) check_store(w, i, m, pointers);
   for (u32 k = 0; k < i.vec; ++k) {
     const u64* wide = w.r64(i.ext[k]);
@@ -276,6 +281,8 @@ Cls class_of(Space space, bool load) {
       return load ? Cls::LdGlobal : Cls::StGlobal;
     case Space::Shared:
       return load ? Cls::LdShared : Cls::StShared;
+    case Space::Cluster:
+      return load ? Cls::LdShared : Cls::StShared;
     case Space::Local:
       return load ? Cls::LdLocal : Cls::StLocal;
     case Space::Const:
@@ -291,6 +298,8 @@ ExecFn load_fn(Space space) {
   switch (space) {
     case Space::Shared:
       return exec_ld<Space::Shared>;
+    case Space::Cluster:
+      return exec_ld<Space::Cluster>;
     case Space::Local:
       return exec_ld<Space::Local>;
     case Space::Generic:
@@ -306,6 +315,8 @@ ExecFn store_fn(Space space) {
   switch (space) {
     case Space::Shared:
       return exec_st<Space::Shared>;
+    case Space::Cluster:
+      return exec_st<Space::Cluster>;
     case Space::Local:
       return exec_st<Space::Local>;
     case Space::Generic:
@@ -343,7 +354,10 @@ void decode_ld_st(Decoding& d) {
   bool load = d.raw.opcode != "st";
   Space space;
   d.inst.pneg = take_ordering(d);
-  take_space_suffix(d, &space);
+  if (d.take("shared::cluster"))
+    space = Space::Cluster, d.require_sm(90, "shared::cluster");
+  else
+    take_space_suffix(d, &space);
   bool hint = take_cache_hints(d);
   d.take("unified");
   std::string vec = d.take_any({"v2", "v4", "v8"});

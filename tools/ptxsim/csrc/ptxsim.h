@@ -31,7 +31,7 @@ typedef struct {
   int32_t schedule;       // 0 round robin, 1 seeded random warp interleaving
   int32_t async_mode;     // 0 as late as the ISA allows, 1 seeded random point
   uint64_t step_budget;   // warp instructions per launch, 0 = default (large)
-  uint32_t check_flags;   // bit0 memory bounds, bit1 shared initialized bits, bit2 no shared race check; default 3
+  uint32_t check_flags;   // bit0 memory bounds, bit1 shared initialized bits, bit2 no shared race check, bit3 no proxy check; default 3
   uint32_t collect_stats; // 0/1
 } ptxsim_launch_config;
 
@@ -52,6 +52,13 @@ char* ptxsim_describe(const ptxsim_module*);
 int ptxsim_launch(ptxsim_module*, const char* kernel, const ptxsim_launch_config*, const void* param_bytes,
                   size_t param_size, const ptxsim_allocation* allocations, size_t num_allocations, char** stats_json,
                   char** error_json);
+
+// A tensor map for the simulator in the 128 bytes at `map`, from the arguments of cuTensorMapEncodeTiled (strides in
+// bytes, for dimensions 1 and up; enumerators by value). 0 on success. Interleaved layouts are not simulated.
+int ptxsim_encode_tensor_map(void* map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t* extents,
+                             const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
+                             int32_t interleave, int32_t swizzle, int32_t l2_promotion, int32_t oob_fill,
+                             char** error_json);
 
 char* ptxsim_devices(void);  // JSON device table
 void ptxsim_free(char*);

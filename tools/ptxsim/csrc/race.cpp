@@ -69,12 +69,16 @@ void race_start(Cta& cta) {
   cta.race_time = start + 1;
   for (Warp& w : cta.warps) {
     std::fill(w.known_times, w.known_times + kLanes, start);
+    std::fill(w.fenced_times, w.fenced_times + kLanes, start);
     w.known_times[w.id] = cta.race_time;
   }
 }
 
 void race_arrive(Warp& w, BarrierState& b) {
-  for (int u = 0; u < kLanes; ++u) b.times[u] = std::max(b.times[u], w.known_times[u]);
+  for (int u = 0; u < kLanes; ++u) {
+    b.times[u] = std::max(b.times[u], w.known_times[u]);
+    b.fenced[u] = std::max(b.fenced[u], w.fenced_times[u]);
+  }
   w.known_times[w.id] = ++w.cta->race_time;
 }
 
@@ -82,7 +86,10 @@ void race_release(Cta& cta, BarrierState& b, u32 waiters) {
   u32 now = ++cta.race_time;
   for (Warp& w : cta.warps) {
     if (!(waiters >> w.id & 1)) continue;
-    for (int u = 0; u < kLanes; ++u) w.known_times[u] = std::max(w.known_times[u], b.times[u]);
+    for (int u = 0; u < kLanes; ++u) {
+      w.known_times[u] = std::max(w.known_times[u], b.times[u]);
+      w.fenced_times[u] = std::max(w.fenced_times[u], b.fenced[u]);
+    }
     w.known_times[w.id] = now;
   }
 }
@@ -130,8 +137,99 @@ void race_write(Warp& w, const Inst& i, u32 mask, const u32* offsets, u32 bytes,
     } else {
       c.write_time = now, c.writers = 1u << self, c.write_bytes = bits;
     }
-    c.write_pc = i.index;
+    c.write_pc = i.index, c.async_write = false;
   });
+}
+
+u32 race_tick(Cta& cta) { return ++cta.race_time; }
+
+void race_fence(Warp& w) {
+  for (int u = 0; u < kLanes; ++u) w.fenced_times[u] = std::max(w.fenced_times[u], w.known_times[u]);
+  w.known_times[w.id] = ++w.cta->race_time;
+}
+
+Clock race_clock(Warp& w) {
+  Clock clock;
+  std::copy(w.known_times, w.known_times + kLanes, clock.known);
+  std::copy(w.fenced_times, w.fenced_times + kLanes, clock.fenced);
+  w.known_times[w.id] = ++w.cta->race_time;
+  return clock;
+}
+
+void race_publish(Warp& w, u32* times, u32* fenced) {
+  for (int u = 0; u < kLanes; ++u) {
+    times[u] = std::max(times[u], w.known_times[u]);
+    fenced[u] = std::max(fenced[u], w.fenced_times[u]);
+  }
+  w.known_times[w.id] = ++w.cta->race_time;
+}
+
+void race_acquire(Warp& w, const u32* times, const u32* fenced) {
+  for (int u = 0; u < kLanes; ++u) {
+    w.known_times[u] = std::max(w.known_times[u], times[u]);
+    if (fenced) w.fenced_times[u] = std::max(w.fenced_times[u], fenced[u]);
+  }
+}
+
+void race_merge(const Clock& clock, u32* times, u32* fenced) {
+  for (int u = 0; u < kLanes; ++u) {
+    times[u] = std::max(times[u], clock.known[u]);
+    fenced[u] = std::max(fenced[u], clock.fenced[u]);
+  }
+}
+
+void race_async_write(Warp& w, const Inst& i, int lane, u32 offset, u32 bytes) {
+  if (!w.worker->launch->check_races) return;
+  const u32* known = w.known_times;
+  const u32 self = w.id, now = known[self];
+  for (u32 at = offset & ~15u; at < offset + bytes; at += 16) {
+    RaceCell& c = w.cta->race_cells[at / 16];
+    if (c.write_bytes) {
+      u32 writer = unordered_writer(c, known, self);
+      if (__builtin_expect(writer != kNoPc, 0)) report(w, i, lane, at, "writes", writer, "writes", c.write_pc);
+    }
+    check_readers(w, i, c, 0xffff, lane, at);
+    c.write_time = now, c.writers = 1u << self, c.write_bytes = 0xffff, c.write_pc = i.index, c.async_write = true;
+  }
+}
+
+namespace {
+
+[[noreturn]] void async_read_fault(Warp& w, const Inst& i, u32 at, u32 writer, const RaceCell& c, bool proxy) {
+  const Entry& entry = *w.worker->launch->entry;
+  std::string who = "shared memory at byte " + std::to_string(at) + ": warp " + std::to_string(writer) +
+                    " writes it at PTX line " + std::to_string(entry.lines[c.write_pc]) + " (" +
+                    entry.texts[c.write_pc] + ")";
+  if (proxy)
+    throw_lane_error(w, i, 0, "proxy", at,
+                     who + " through the generic proxy and this instruction reads it through the async proxy; " +
+                         "fence.proxy.async is missing between the two");
+  throw_lane_error(w, i, 0, "race", at,
+                   who + ", this instruction reads it asynchronously, and nothing orders the write before this " +
+                       "instruction or after its completion");
+}
+
+}  // namespace
+
+void race_async_read(Warp& w, const Inst& i, const Clock& clock, u32 now, u32 offset, u32 bytes) {
+  const Launch& launch = *w.worker->launch;
+  if (!launch.check_races) return;
+  const u32 self = w.id;
+  for (u32 at = offset & ~15u; at < offset + bytes; at += 16) {
+    RaceCell& c = w.cta->race_cells[at / 16];
+    if (c.write_bytes) {
+      for (u32 left = c.writers; left; left &= left - 1) {
+        u32 u = static_cast<u32>(__builtin_ctz(left));
+        if (__builtin_expect(c.write_time > clock.known[u], 0)) async_read_fault(w, i, at, u, c, false);
+        if (__builtin_expect(!c.async_write && launch.check_proxy && c.write_time > clock.fenced[u], 0))
+          async_read_fault(w, i, at, u, c, true);
+      }
+    }
+    if (c.read_time == now)
+      c.readers |= 1u << self, c.read_bytes = 0xffff;
+    else
+      c.read_time = now, c.readers = 1u << self, c.read_bytes = 0xffff, c.read_pc = i.index;
+  }
 }
 
 }  // namespace ptxsim

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -34,7 +36,46 @@ struct PendingCopy {
   u64 src[kLanes];
 };
 
-enum class WarpState : u8 { Ready, AtBarrier, Done };
+// AtMbarrier: suspended in mbarrier.try_wait; AtWarpgroup: in wgmma.wait_group until its warpgroup has issued the same;
+// AtCluster: in barrier.cluster.wait; AtSetmaxnreg: until the CTA's pool has enough registers.
+enum class WarpState : u8 { Ready, AtBarrier, Done, AtMbarrier, AtWarpgroup, AtCluster, AtSetmaxnreg };
+
+// What race.cpp knows at a moment: latest times of each warp whose accesses precede (known) and, of these, the ones
+// that a proxy fence has made visible to the async proxy (fenced).
+struct Clock {
+  u32 known[kLanes], fenced[kLanes];
+};
+
+// One contiguous part of a bulk copy. src 0: out of bounds.
+struct BulkPiece {
+  u32 smem, bytes;
+  u64 global;
+};
+
+// A bulk copy into shared memory that has not landed yet.
+struct BulkLoad {
+  u32 pc = 0, bytes = 0;  // bytes: what it completes on the mbarrier
+  struct Cta* cta = nullptr;  // whose shared memory it writes
+  struct Cta* issuer = nullptr;
+  u32 mbarrier = 0;
+  u8 fill_bytes = 1;
+  u64 fill = 0;  // pattern of out-of-bounds elements
+  const u8* shared_source = nullptr;  // shared::cta source of a copy to shared::cluster
+  std::vector<BulkPiece> pieces;
+  Clock clock;
+};
+
+// A bulk copy or reduction out of shared memory.
+struct BulkStore {
+  u32 pc = 0, group = 0;
+  int lane = 0;
+  bool committed = false, read = false;
+  u8 reduction = 0;  // 0: plain copy, see bulk_reduce
+  Ty type = Ty::B8;
+  std::vector<BulkPiece> pieces;
+  std::vector<u8> data;  // once read
+  Clock clock;
+};
 
 struct Cta;
 struct Worker;
@@ -55,6 +96,24 @@ struct Warp {
   std::vector<PendingCopy> copies;
   u32 copy_group[kLanes] = {};   // number of the open cp.async group
   u32 known_times[kLanes] = {};  // race.cpp: latest time of each warp whose accesses precede what this one does
+  u32 fenced_times[kLanes] = {};  // the same, as far as fence.proxy.async has made it visible to the async proxy
+  bool yields = false;            // ends its slice: a poll that failed
+  // mbarrier.try_wait
+  u32 wait_address = 0, wait_lanes = 0, wait_pc = 0, wait_pred = 0;
+  u64 wait_phase = 0;  // it waits until the mbarrier has passed this one
+  // bulk copies out of shared memory
+  std::vector<BulkStore> stores;
+  u32 store_group[kLanes] = {};
+  // wgmma: instructions issued and not yet waited for, and the count of issued ones at each commit
+  std::vector<const Inst*> matrix_ops;
+  std::vector<u64> matrix_groups;
+  u64 matrix_issued = 0, matrix_done = 0;
+  std::vector<u32> register_lock;   // per register: 1 + instruction of the in-flight wgmma that owns it
+  std::vector<u32> register_epoch;  // per register: fence epoch of the last write by anything but wgmma
+  u32 fence_epoch = 0;
+  u32 registers = 0;  // setmaxnreg
+  bool cluster_arrived = false, spins = false;
+  u64 cluster_phase = 0;
 
   u32* r32(u32 slot) const { return regs + slot; }
   u64* r64(u32 slot) const { return reinterpret_cast<u64*>(regs + slot); }
@@ -64,6 +123,7 @@ struct Warp {
 struct RaceCell {
   u32 write_time = 0, read_time = 0, writers = 0, readers = 0, write_pc = 0, read_pc = 0;
   u16 write_bytes = 0, read_bytes = 0;
+  bool async_write = false;  // by the async proxy
 };
 
 struct BarrierState {
@@ -75,9 +135,42 @@ struct BarrierState {
   u32 red_pc[kLanes] = {};  // bar.red instruction of each waiting warp
   u32 red_and = 1, red_or = 0, red_popc = 0;
   u32 times[kLanes] = {};  // race.cpp: what the arrived warps have published
+  u32 fenced[kLanes] = {};
 };
 
+// An mbarrier object: phases are numbered from 0, the parity of a phase is that of its number.
+struct Mbarrier {
+  u32 expected = 0, pending = 0, init_pc = 0;
+  i64 tx = 0;
+  u64 phase = 0;
+  u32 times[kLanes] = {}, fenced[kLanes] = {};  // race.cpp: published by arrivals
+};
+
+// One wgmma.mma_async of a warpgroup between issue and completion.
+struct MatrixOp {
+  const Inst* inst = nullptr;
+  u64 a = 0, b = 0;  // descriptors
+  bool accumulate = false;
+  u32 joined = 0;  // bit per warp of the group
+  Clock clocks[4];
+};
+
+struct Warpgroup {
+  std::deque<MatrixOp> ops;
+  u64 first = 0;                                // number of ops[0]
+  u32 times[kLanes] = {};                       // race.cpp: completions that a waiting warp knows
+};
+
+struct Cluster;
+
 struct Cta {
+  Cluster* cluster = nullptr;
+  u32 rank = 0;
+  bool exited = false;
+  std::map<u32, Mbarrier> mbarriers;
+  std::vector<Warpgroup> warpgroups;
+  u32 cluster_times[kLanes] = {}, cluster_fenced[kLanes] = {};
+  i64 register_pool = 0;
   u32 id[3] = {0, 0, 0};
   u64 linear = 0;
   std::vector<u8> smem, smem_state;  // state: ByteState per byte
@@ -90,7 +183,15 @@ struct Cta {
   u32 live_threads = 0;
 };
 
-enum ByteState : u8 { kUnwritten = 0, kWritten = 1, kInFlight = 2 };
+enum ByteState : u8 { kUnwritten = 0, kWritten = 1, kInFlight = 2, kMbarrierObject = 4 };
+
+// CTAs that run together, one without clusters.
+struct Cluster {
+  std::vector<Cta> ctas;
+  std::vector<BulkLoad> loads;  // in flight
+  u32 arrived = 0;              // barrier.cluster: threads
+  u64 barrier_phase = 0;
+};
 
 struct Launch {
   const Module* module = nullptr;
@@ -102,7 +203,8 @@ struct Launch {
   std::vector<Allocation> allocations;  // sorted by base
   u32 smem_bytes = 0, threads = 0, num_warps = 0;
   u64 num_ctas = 0;
-  bool check_bounds = true, check_init = true, check_races = true, random_schedule = false, random_async = false,
+  u32 cluster[3] = {1, 1, 1}, cluster_ctas = 1;
+  bool check_bounds = true, check_init = true, check_races = true, check_proxy = true, random_schedule = false, random_async = false,
        stats = false;
   std::atomic<u64> next_cta{0};
   std::atomic<i64> budget{0};

@@ -16,6 +16,8 @@ using Bits = std::vector<u64>;
 bool get(const Bits& b, size_t k) { return b[k / 64] >> (k % 64) & 1; }
 void put(Bits* b, size_t k) { (*b)[k / 64] |= 1ull << (k % 64); }
 
+}  // namespace
+
 // Opcodes whose first operand is a source. Any other opcode writes its first operand and nothing else.
 bool reads_first_operand(const std::string& opcode) {
   static const std::set<std::string> kReaders = {
@@ -24,6 +26,8 @@ bool reads_first_operand(const std::string& opcode) {
       "wgmma",  "setmaxnreg", "discard",  "applypriority", "mbarrier", "griddepcontrol", "call"};
   return kReaders.count(opcode) != 0;
 }
+
+namespace {
 
 void collect(const Operand& op, const RawEntry& raw, std::vector<int>* out) {
   if (op.kind == Operand::Reg && raw.regs[static_cast<size_t>(op.reg)].type != Ty::Pred) out->push_back(op.reg);

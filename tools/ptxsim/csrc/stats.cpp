@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kClassNames[] = {
     "alu",        "fp",         "half",      "cvt",       "mov",       "mufu",     "fp64",     "mma",      "ldmatrix",
     "stmatrix",   "ld_global",  "st_global", "ld_shared", "st_shared", "ld_local", "st_local", "ld_param", "ld_const",
-    "ld_generic", "st_generic", "atom",      "cp_async",  "warp",      "barrier",  "branch",   "fence",    "other",
+    "ld_generic", "st_generic", "atom",      "cp_async",  "bulk",      "wgmma",    "mbarrier",
+    "warp",      "barrier",  "branch",   "fence",    "other",
 };
 constexpr const char* kPortNames[] = {"ld", "st", "ldmatrix", "stmatrix", "cp_async"};
 constexpr int kBanks = 32;
@@ -88,6 +89,7 @@ void Counters::add(const Counters& o) {
   global_sectors_read += o.global_sectors_read, global_sectors_written += o.global_sectors_written;
   for (int i = 0; i < static_cast<int>(SharedPort::kCount); ++i)
     shared_wavefronts[i] += o.shared_wavefronts[i], shared_conflicts[i] += o.shared_conflicts[i];
+  tma_bytes_read += o.tma_bytes_read, tma_bytes_written += o.tma_bytes_written;
   barrier_waits += o.barrier_waits, divergent_branches += o.divergent_branches, ctas += o.ctas;
 }
 
@@ -107,6 +109,7 @@ std::string Counters::to_json(double seconds) const {
     out += "}";
   };
   ports("shared_wavefronts", shared_wavefronts), ports("shared_conflicts", shared_conflicts);
+  out += "," + field("tma_bytes_read", tma_bytes_read) + "," + field("tma_bytes_written", tma_bytes_written);
   out += "," + field("barrier_waits", barrier_waits) + "," + field("divergent_branches", divergent_branches);
   out += "," + field("ctas", ctas) + ",\"seconds\":" + std::to_string(seconds);
   return out + "}";

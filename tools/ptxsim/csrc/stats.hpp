@@ -17,6 +17,7 @@ struct Counters {
   u64 global_bytes_read = 0, global_bytes_written = 0, global_sectors_read = 0, global_sectors_written = 0;
   u64 shared_wavefronts[static_cast<int>(SharedPort::kCount)] = {};
   u64 shared_conflicts[static_cast<int>(SharedPort::kCount)] = {};
+  u64 tma_bytes_read = 0, tma_bytes_written = 0;  // global bytes of bulk and tensor copies, in bounds
   u64 barrier_waits = 0, divergent_branches = 0, ctas = 0;
 
   void add(const Counters& other);

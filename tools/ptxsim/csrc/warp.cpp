@@ -3,6 +3,7 @@
 // report that names every warp and barrier of a CTA. Not responsible for choosing which warp runs.
 #include <algorithm>
 
+#include "async.hpp"
 #include "executor.hpp"
 #include "memory.hpp"
 #include "race.hpp"
@@ -184,10 +185,19 @@ std::string describe_warps(const Cta& cta, const Entry& entry) {
       out += "exited\n";
       continue;
     }
-    u32 at = w.state == WarpState::AtBarrier && w.pc ? cta.barriers[w.barrier].red_pc[w.id] : w.pc;
+    bool suspended = w.state == WarpState::AtMbarrier || w.state == WarpState::AtCluster;
+    u32 at = suspended ? w.wait_pc : w.state == WarpState::AtBarrier && w.pc ? cta.barriers[w.barrier].red_pc[w.id] : w.pc;
     at = std::min<u32>(at, static_cast<u32>(entry.insts.size()) - 1);
     out += "PTX line " + std::to_string(entry.lines[at]) + ": " + entry.texts[at];
     if (w.active != kFullMask) out += "  [lanes " + hex(w.active) + "]";
+    if (w.state == WarpState::AtMbarrier)
+      out += "  [waits at the mbarrier at byte " + std::to_string(w.wait_address) + " for the end of phase " +
+             std::to_string(w.wait_phase) + ", parity " + std::to_string(w.wait_phase & 1) + "]";
+    if (w.state == WarpState::AtCluster) out += "  [waits at barrier.cluster]";
+    if (w.state == WarpState::AtWarpgroup) out += "  [waits for the other warps of its warpgroup to issue the wgmma]";
+    if (w.state == WarpState::AtSetmaxnreg)
+      out += "  [waits for " + std::to_string(w.wait_phase) + " registers; the CTA's pool has " +
+             std::to_string(cta.register_pool) + "]";
     if (w.state == WarpState::AtBarrier) out += "  [waits at barrier " + std::to_string(w.barrier) + "]";
     out += "\n";
   }
@@ -203,7 +213,7 @@ std::string describe_warps(const Cta& cta, const Entry& entry) {
       if (!(b.warps >> w.id & 1)) out += " " + std::to_string(w.id) + (w.alive ? "" : " (exited)");
     out += "\n";
   }
-  return out;
+  return out + describe_mbarriers(cta, entry);
 }
 
 }  // namespace ptxsim
