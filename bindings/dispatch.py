@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsmith import launcher
 from attnsmith.capi import CApi
-from attnsmith.codegen.dispatch import candidate_specs, entry, unpack_key
+from attnsmith.codegen.dispatch import FIELDS, candidate_specs, entry, unpack_key
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig, parse_enum
 from attnsmith.errors import DispatchError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-DTYPE_OF_CODE = {1: DType.FP16, 2: DType.BF16}
+DTYPE_OF_CODE = {code: DType(value) for field in FIELDS if field.name == "dtype" for value, code in field.values}
 """Dtype codes of the packed key that the launcher passes."""
 
 _pending = threading.local()

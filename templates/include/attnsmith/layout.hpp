@@ -22,9 +22,6 @@ struct SmemTile {
       cute::Swizzle<kSwizzleBits, 3, 3>{},
       cute::Layout<cute::Shape<cute::_8, cute::Int<kAtomCols>>, cute::Stride<cute::Int<kAtomCols>, cute::_1>>{}));
   using Layout = decltype(cute::tile_to_shape(Atom{}, cute::Shape<cute::Int<kRows>, cute::Int<kCols>>{}));
-  // The same memory seen as (kCols, kRows): V's transpose is this view, no data moves.
-  using TransposedLayout = decltype(cute::composition(
-      Layout{}, cute::make_layout(cute::Shape<cute::Int<kCols>, cute::Int<kRows>>{}, cute::GenRowMajor{})));
 };
 
 // Accumulator fragment ((2,2),MMA_M,MMA_N) of m16n8 atoms -> (row=(2,MMA_M), col=(2,MMA_N)). A view: no register moves.

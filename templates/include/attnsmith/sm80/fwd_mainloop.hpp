@@ -157,7 +157,9 @@ struct FwdMainloop {
     using namespace cute;
     using BlocksQ = MatrixBlocks<kBlockM, kHeadDim, true>;
     using BlocksK = MatrixBlocks<kBlockN, kHeadDim, false>;
-    uint32_t const q_base = cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(operand_thread() % 32, operand_thread() / 32 * 16);
+    int const q_thread = operand_thread();
+    uint32_t const q_base =
+        cast_smem_ptr_to_uint(smem.q_or_o) + BlocksQ::lane_offset(q_thread % 32, q_thread / 32 * 16);
     uint32_t const k_base = cast_smem_ptr_to_uint(smem.k + stage * SmemK::kSize) + BlocksK::lane_offset(thread % 32);
     CUTE_UNROLL
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -182,7 +184,8 @@ struct FwdMainloop {
   CUTE_DEVICE void gemm_pv(AccS const& acc_s, float scale_log2, Softmax& softmax, AccO& acc_o) const {
     using namespace cute;
     using BlocksV = MatrixBlocks<kBlockN, kHeadDimV, true>;
-    uint32_t const v_base = cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(operand_thread() % 32);
+    uint32_t const v_base =
+        cast_smem_ptr_to_uint(smem.v + stage * SmemV::kSize) + BlocksV::lane_offset(operand_thread() % 32);
     constexpr int kNumK = kBlockN / 16, kNumN = kHeadDimV / 16;
     uint32_t tOrP[kNumK][kMmaM][4];
     CUTE_UNROLL
@@ -227,7 +230,8 @@ struct FwdMainloop {
   // its exact form; otherwise every score counts.
   // is_careful: V values that are not finite become 0, see nonfinite.hpp.
   template <bool kIsMasked>
-  CUTE_DEVICE void step(FwdParams const& params, int n_block, Softmax& softmax, AccO& acc_o, int const* is_careful = nullptr) {
+  CUTE_DEVICE void step(FwdParams const& params, int n_block, Softmax& softmax, AccO& acc_o,
+                        int const* is_careful = nullptr) {
     using namespace cute;
     cp_async_wait<2 * (kNumStages - 1)>();
     __syncthreads();
@@ -250,7 +254,8 @@ struct FwdMainloop {
     cp_async_wait<2 * (kNumStages - 1)>();
     __syncthreads();
 
-    softmax.template update_max<kIsMasked>(params, make_tensor(acc_s.data(), accumulator_rowcol(acc_s.layout())), acc_o);
+    Tensor scores = make_tensor(acc_s.data(), accumulator_rowcol(acc_s.layout()));
+    softmax.template update_max<kIsMasked>(params, scores, acc_o);
     issue_k<false>(n_block - kNumStages, stage);  // never the last block of keys, so every row exists
     gemm_pv<kIsMasked>(acc_s, params.scale_log2, softmax, acc_o);
     stage = wrap(stage + 1);
