@@ -12,12 +12,13 @@ struct alignas(64) TmaDescriptor {
   uint64_t words[16];
 };
 
-// What a tensor map describes, always as rank 5, elements counted from the innermost dim:
-//   Q, O            (head_dim, 1, seqlen, nheads_q, batch)             box (cols, 1, 64, 1, 1)
-//   Q, O, packed    (head_dim, group, seqlen, nheads_k, batch)         box (cols, group, 64 / group, 1, 1)
-//   K, V            (head_dim, 1, seqlen, nheads_k, batch)             box (cols, 1, block_n / cluster_size, 1, 1)
-//   V, col-major    (seqlen, 1, head_dim_v, nheads_k, batch)           box (cols, 1, head_dim_v of the kernel, 1, 1)
-// cols = box_cols(extent of the innermost tile dim in bytes) / element size; its bytes are also the swizzle mode.
+// What a tensor map describes, elements counted from the innermost dim:
+//   Q, O          (head_dim, seqlen, nheads_q, batch)            box (cols, 64, 1, 1)
+//   Q, O, packed  (head_dim, group, seqlen, nheads_k, batch)     box (cols, group, 64 / group, 1, 1)
+//   K, V          (head_dim, seqlen, nheads_k, batch)            box (cols, block_n / cluster_size, 1, 1)
+//   V, col-major  (seqlen, head_dim_v, nheads_k, batch)          box (cols, the kernel's head_dim_v / cluster_size, 1, 1)
+// cols = box_row_bytes(row of the kernel's tile in bytes) / element size; these bytes are also the swizzle mode. The
+// row is the kernel's head_dim, head_dim_v (V and O) or block_n (V, col-major). O's elements have the output's type.
 // Elements outside the tensor read as zero and are not written.
 constexpr int kRowsPerWarpgroup = 64;  // query rows of one consumer warpgroup: M of wgmma
 
