@@ -13,7 +13,7 @@ from typing import Any
 
 from attnsmith.codegen.registry import family_of, head_dim_bucket, round_head_dim, serving_key
 from attnsmith.codegen.render import render_template
-from attnsmith.codegen.resources import num_threads, register_estimate, smem_bytes
+from attnsmith.codegen.resources import num_threads, occupancy, register_estimate, smem_bytes
 from attnsmith.codegen.rules import HEAD_DIM_UNIT, HEAD_DIMS, check, is_legal
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey
 from attnsmith.codegen.tiles import TileRow, default_tiles, order_for_seqlen
@@ -231,6 +231,7 @@ def entry(spec: KernelSpec, target: str) -> dict[str, Any]:
         "packed_key": pack_key(spec.key),
         "smem_bytes": smem_bytes(spec),
         "num_threads": num_threads(spec),
+        "ctas_per_sm": max(1, occupancy(spec, target)),
         "register_estimate": register_estimate(spec),
         "priority": priority,
         "max_seqlen_q": row.max_seqlen_q if row else None,

@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 
 from attnsmith.codegen.cache import is_as_published
 from attnsmith.codegen.errors import CacheError
+from attnsmith.codegen.spec import Scheduler
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 """ATTNSMITH_KERNEL_TABLE_VERSION."""
 
 SYMBOL = "attnsmith_kernels"
@@ -25,6 +26,13 @@ SYMBOL = "attnsmith_kernels"
 
 SOURCE_AOT = 1
 """attnsmith_kernel_desc.source of a library's kernels."""
+
+SCHEDULER_CODES: dict[str, int] = {
+    Scheduler.SINGLE.value: 0,
+    Scheduler.STATIC.value: 1,
+    Scheduler.DYNAMIC.value: 2,
+}
+"""attnsmith_kernel_desc.scheduler of a TileConfig's scheduler, by its value."""
 
 
 class KernelDesc(ctypes.Structure):
@@ -47,6 +55,9 @@ class KernelDesc(ctypes.Structure):
         ("cubin_bytes", ctypes.c_uint64),
         ("ptx", ctypes.c_void_p),
         ("ptx_bytes", ctypes.c_uint64),
+        ("scheduler", ctypes.c_int32),
+        ("cluster_size", ctypes.c_int32),
+        ("ctas_per_sm", ctypes.c_int32),
     )
 
     def cubin_image(self) -> bytes:
@@ -171,8 +182,10 @@ def _row(index: int, entry: Mapping[str, Any]) -> str:
         entry["block_m"], entry["block_n"], entry["num_warps"], entry["num_stages"],
         entry["smem_bytes"], entry["num_threads"], entry["priority"], entry["max_seqlen_q"] or 0, SOURCE_AOT,
     )  # fmt: skip
+    launch = (SCHEDULER_CODES[entry["scheduler"]], entry["cluster_size"], entry["ctas_per_sm"])
     return (
         f"    {{{json.dumps(entry['name'])}, {entry['packed_key']}ull, {json.dumps(entry['target'])}, "
         f"{', '.join(map(str, numbers))}, "
-        f"attnsmith_cubin_{index}, {size('cubin')}, (const char*)attnsmith_ptx_{index}, {size('ptx')}}},"
+        f"attnsmith_cubin_{index}, {size('cubin')}, (const char*)attnsmith_ptx_{index}, {size('ptx')}, "
+        f"{', '.join(map(str, launch))}}},"
     )

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define ATTNSMITH_KERNEL_TABLE_VERSION 1
+#define ATTNSMITH_KERNEL_TABLE_VERSION 2
 
 typedef struct {
   const char* name;
@@ -25,6 +25,9 @@ typedef struct {
   uint64_t cubin_bytes;
   const char* ptx;
   uint64_t ptx_bytes;
+  int32_t scheduler;    /* 0 single, 1 static, 2 dynamic: attnsmith.codegen.spec.Scheduler */
+  int32_t cluster_size; /* CTAs per cluster; the grid is a multiple of it */
+  int32_t ctas_per_sm;  /* resident at once: sizes a persistent kernel's grid */
 } attnsmith_kernel_desc;
 
 typedef struct {
