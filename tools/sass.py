@@ -21,22 +21,31 @@ _CLASSES: dict[str, tuple[str, ...]] = {
     "fmul": ("FMUL", "FMUL2"),
     "fadd": ("FADD", "FADD2"),
     "fmnmx": ("FMNMX", "FMNMX3"),
-    "cvt": ("F2FP", "F2F", "F2I", "I2F", "I2FP"),
+    "cvt": ("F2FP", "F2F", "F2I", "I2F", "I2FP", "FRND"),
+    "half": ("HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSETP2", "HSET2"),
     "spill": ("STL", "LDL"),
     "ldmatrix": ("LDSM",),
     "stmatrix": ("STSM",),
     "shared": ("LDS", "STS", "ATOMS"),
-    "cp_async": ("LDGSTS", "UBLKCP", "UTMALDG", "UTMASTG"),
-    "global": ("LDG", "STG", "RED", "ATOMG", "ATOM"),
-    "sync": ("BAR", "SYNCS", "WARPGROUP", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSSY", "BSYNC", "ELECT", "FENCE"),
+    "cp_async": ("LDGSTS",),
+    "tma": ("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UTMACMDFLUSH", "UTMACCTL", "UBLKCP", "UBLKRED", "UBLKPF"),
+    "global": ("LDG", "STG", "RED", "ATOMG", "ATOM", "CCTL"),
+    "sync": ("BAR", "SYNCS", "WARPGROUP", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSSY", "BSYNC", "BMOV", "ELECT", "FENCE",
+             "MEMBAR", "ERRBAR", "CGAERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "NANOSLEEP", "YIELD"),
+    "setmaxnreg": ("USETMAXREG",),
     "shuffle": ("SHFL", "VOTE", "VOTEU", "REDUX"),
     "select": ("FSEL", "SEL", "FSETP", "ISETP", "PLOP3", "FCHK"),
-    "branch": ("BRA", "EXIT", "JMP", "CALL", "RET", "BREAK"),
-    "move": ("MOV", "R2UR", "S2R", "S2UR", "UMOV", "CS2R", "R2P", "P2R"),
-    "integer": ("IMAD", "IADD3", "IADD", "LEA", "LOP3", "SHF", "PRMT", "IMNMX", "IABS", "VIADD", "VIMNMX",
-                "UIADD3", "UIMAD", "ULEA", "ULOP3", "USHF", "UISETP", "USEL", "ULDC"),
+    "branch": ("BRA", "BRX", "EXIT", "JMP", "CALL", "RET", "BREAK"),
+    "move": ("MOV", "S2R", "CS2R", "R2P", "P2R"),
+    "constant": ("LDC", "LDCU", "ULDC"),
+    "integer": ("IMAD", "IADD3", "IADD", "LEA", "LOP3", "SHF", "PRMT", "IMNMX", "IABS", "VIADD", "VIMNMX", "ISCADD"),
+    "uniform": ("R2UR", "S2UR", "CS2UR", "UMOV", "UIADD3", "UIMAD", "ULEA", "ULOP3", "USHF", "UISETP", "USEL", "UPRMT",
+                "UPLOP3", "UP2UR", "UR2UP", "UFLO", "UPOPC", "USGXT", "UBMSK", "UVIADD", "UVIMNMX"),
 }  # fmt: skip
 _CLASS_OF = {opcode: name for name, opcodes in _CLASSES.items() for opcode in opcodes}
+
+_PACKED_SHAPES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
+"""M, N, K written together, as HMMA and QMMA have them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,16 @@ class Instruction:
         return self.instruction_class in TENSOR_CLASSES
 
     @property
+    def macs(self) -> int:
+        """Multiply-adds of a tensor instruction's shape: HGMMA.64x128x16 has M * N * K of them; 0 for others."""
+        if not self.is_tensor:
+            return 0
+        shape = re.search(r"\.(\d+)x(\d+)x(\d+)", self.opcode)
+        if shape:
+            return int(shape[1]) * int(shape[2]) * int(shape[3])
+        return next((macs for text, macs in _PACKED_SHAPES.items() if f".{text}" in self.opcode), 0)
+
+    @property
     def branch_target(self) -> int | None:
         """Address that it may jump to."""
         match = re.search(r"\b(?:BRA|JMP)\b.*\b0x([0-9a-f]+)$", self.text)
@@ -87,7 +106,8 @@ class Loop:
     body: tuple[Instruction, ...]
     """All its instructions, inner loops and rarely taken paths included."""
     always: tuple[Instruction, ...]
-    """Those that every iteration executes: the rest is behind a branch, such as a skipped rescale."""
+    """Those of the cheapest iteration that does all the tensor work: the rest is behind a branch that can skip it, such
+    as the rescale, or a wait that has to wait."""
 
     @property
     def num_tensor(self) -> int:
@@ -96,7 +116,7 @@ class Loop:
 
     def mix(self) -> dict[str, int]:
         """Instructions of the body by class, most frequent first."""
-        return dict(Counter(instruction.instruction_class for instruction in self.body).most_common())
+        return class_counts(self.body)
 
 
 def parse_kernels(text: str) -> Iterator[tuple[str, list[Instruction]]]:
@@ -186,6 +206,31 @@ class _Flow:
                     blocks |= self._reaching(latch, header)
         return loops
 
+    def cheapest_path(self, blocks: set[int], header: int, latches: set[int]) -> list[int]:
+        """From a loop's header to one of its latches: of the paths with the most tensor work the one with the fewest
+        instructions. Inner cycles (a wait that tries again) are left at once."""
+        best: dict[int, tuple[tuple[int, int], list[int]] | None] = {}
+        on_path: set[int] = set()
+
+        def cost(block: int) -> tuple[int, int]:
+            code = self.code[self.starts[block] : self.ends[block]]
+            return -sum(i.macs or i.is_tensor for i in code), len(code)
+
+        def walk(block: int) -> tuple[tuple[int, int], list[int]] | None:
+            if block not in best:
+                on_path.add(block)
+                inside = [o for o in self.successors[block] if o in blocks and o != header and o not in on_path]
+                ends: list[tuple[tuple[int, int], list[int]]] = [((0, 0), [])] if block in latches else []
+                ends += [found for other in inside if (found := walk(other)) is not None]
+                on_path.discard(block)
+                here = cost(block)
+                total = [((here[0] + rest[0], here[1] + rest[1]), [block, *path]) for rest, path in ends]
+                best[block] = min(total, default=None)
+            return best[block]
+
+        found = walk(header)
+        return found[1] if found else []
+
     def _reaching(self, latch: int, header: int) -> set[int]:
         blocks, pending = {header, latch}, [latch] if latch != header else []
         while pending:
@@ -214,15 +259,19 @@ def tensor_loops(code: list[Instruction]) -> list[Loop]:
     for header, (blocks, latches) in sorted(found.items()):
         if any(other != header and inner < blocks for other, (inner, _) in found.items()):
             continue
-        on_every_path = set.intersection(*(flow.dominators[latch] for latch in latches))
         loops.append(
             Loop(
                 start=code[flow.starts[header]].address,
                 body=flow.instructions(blocks),
-                always=flow.instructions(blocks & on_every_path),
+                always=flow.instructions(flow.cheapest_path(blocks, header, latches)),
             )
         )
     return loops
+
+
+def class_counts(code: Iterable[Instruction]) -> dict[str, int]:
+    """Instructions by class, most frequent first."""
+    return dict(Counter(instruction.instruction_class for instruction in code).most_common())
 
 
 def count_opcodes(code: Iterable[Instruction], *opcodes: str) -> int:

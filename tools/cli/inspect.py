@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import click
+from attnsmith.tools.anchors import SPLIT_NAMES
 from attnsmith.tools.cli.progress import is_quiet, progress_bar
 from attnsmith.tools.cli.selection import selection_options
 
@@ -19,10 +20,12 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
     """Show registers, spill bytes, shared memory, ptxas remarks and the tensor-core loops of compiled kernels.
 
     A loop counts SASS instructions per thread and iteration. "per score" divides its non-tensor instructions by the
-    scores that a thread holds: those that every iteration executes (per_score_always in JSON), and in brackets all of
-    them (per_score), with what is behind a branch, such as the rescale of O that most iterations skip. "anchor" is
-    FlashAttention-2's main loop, which executes all of its instructions in every iteration. A loop is masked where it
-    compares or selects about once per score.
+    scores that a computing thread holds: those that every iteration executes (per_score_always in JSON), and in
+    brackets all of them (per_score), with what is behind a branch, such as the rescale of O that most iterations skip.
+    "anchor" is the main loop of FlashAttention-2 (SM80) or 3 (SM90), which executes all of its instructions in every
+    iteration. A loop is masked where it compares or selects about once per score.
+
+    The second table splits what every iteration of the main loop executes, beside the anchor's where it is known.
     """
     from attnsmith.tools.inspect import inspect_kernels
 
@@ -32,12 +35,16 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([fact.to_dict() for fact in facts], indent=2))
     else:
-        click.echo(_table(facts))
+        click.echo(_table([_TITLES, *(_row(fact) for fact in facts)]))
+        split = [row for fact in facts for row in _split_rows(fact)]
+        if split:
+            click.echo("\n" + _table([_SPLIT_TITLES, *split]))
         _footer(facts)
 
 
-_TITLES = ("kernel", "regs", "spill B", "smem B", "main loop", "mma", "per score (all)", "anchor", "masked (all)",
-           "remarks")  # fmt: skip
+_TITLES = ("kernel", "regs", "of", "spill B", "smem B", "main loop", "mma", "per score (all)", "anchor", "masked (all)",
+           "faults")  # fmt: skip
+_SPLIT_TITLES = ("per thread and key block", "mma", *SPLIT_NAMES, "all but mma")
 
 
 def _per_score(loop: Any) -> str:
@@ -50,6 +57,7 @@ def _row(fact: Any) -> tuple[str, ...]:
     return (
         fact.kernel,
         str(fact.registers),
+        str(fact.registers_allowed),
         str(fact.spill_bytes),
         str(fact.smem_bytes),
         str(main.instructions) if main else "-",
@@ -57,13 +65,29 @@ def _row(fact: Any) -> tuple[str, ...]:
         _per_score(main),
         f"{fact.anchor.per_score:.1f}" if fact.anchor else "-",
         _per_score(masked),
-        str(len(fact.remarks)),
+        str(len(fact.faults)),
     )
 
 
-def _table(facts: list[Any]) -> str:
-    rows = [_TITLES, *(_row(fact) for fact in facts)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+def _split_rows(fact: Any) -> list[tuple[str, ...]]:
+    """The main loop's row and the anchor's; none where the anchor's split is not known."""
+    main, anchor = fact.main_loop, fact.anchor
+    if main is None or anchor is None or anchor.split is None:
+        return []
+    blocks = max(main.key_blocks, 1.0)
+
+    def row(title: str, tensor: float, split: dict[str, int], divisor: float) -> tuple[str, ...]:
+        counts = [tensor / divisor, *(split[name] / divisor for name in SPLIT_NAMES), sum(split.values()) / divisor]
+        return (title, *(f"{count:.0f}" for count in counts))
+
+    return [
+        row(fact.kernel, main.tensor, main.split, blocks),
+        row(f"  anchor {anchor.tile}", anchor.tensor, anchor.split, 1.0),
+    ]
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
@@ -74,12 +98,12 @@ def _table(facts: list[Any]) -> str:
 
 def _footer(facts: list[Any]) -> None:
     for fact in facts:
-        for remark in fact.remarks:
-            click.echo(f"{fact.kernel}: {remark}", err=True)
+        for text in (*fact.remarks, *fact.faults):
+            click.echo(f"{fact.kernel}: {text}", err=True)
     spilling = sum(fact.spill_bytes > 0 for fact in facts)
     click.echo(f"\n{len(facts)} kernels, {spilling} with spills", err=True)
     click.echo(
         "per score: non-tensor instructions that every iteration executes (all of the loop's, the rescale that most "
-        "iterations skip included); anchor: FlashAttention-2, which skips nothing",
+        "iterations skip included); anchor: FlashAttention-2 (SM80) or 3 (SM90), which skip nothing",
         err=True,
     )
