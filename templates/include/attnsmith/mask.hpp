@@ -40,13 +40,28 @@ struct KeyBlockRange {
   int n_block_full;
 };
 
-template <class Mask, int kBlockM, int kBlockN>
-CUTE_DEVICE KeyBlockRange key_block_range(int m_block, Seqlen seqlen) {
-  int const first_row = m_block * kBlockM;
-  int const last_row = cute::min(first_row + kBlockM, seqlen.q) - 1;
+template <class Mask, int kBlockN>
+CUTE_DEVICE KeyBlockRange key_block_range(int first_row, int num_rows, Seqlen seqlen) {
+  int const last_row = cute::min(first_row + num_rows, seqlen.q) - 1;
   int const last_limit = cute::max(Mask::col_limit(last_row, seqlen), 0);
   int const first_limit = cute::max(Mask::col_limit(first_row, seqlen), 0);
   return {(last_limit + kBlockN - 1) / kBlockN, first_limit / kBlockN};
+}
+
+template <class Mask, int kBlockM, int kBlockN>
+CUTE_DEVICE KeyBlockRange key_block_range(int m_block, Seqlen seqlen) {
+  return key_block_range<Mask, kBlockN>(m_block * kBlockM, kBlockM, seqlen);
+}
+
+// Sets row mi's scores from column `limit` on to -inf. Columns count from the thread's first one, so that each is a
+// compile-time number and an immediate of the compare.
+template <class Scores>
+CUTE_DEVICE void mask_row(Scores& scores, int mi, int limit) {
+  CUTE_UNROLL
+  for (int ni = 0; ni < cute::size<1>(scores); ++ni) {
+    int const col = ni / 2 * 8 + ni % 2;
+    scores(mi, ni) = col < limit ? scores(mi, ni) : negative_infinity();
+  }
 }
 
 // Sets the scores of columns that a row does not see to -inf.
@@ -60,14 +75,8 @@ CUTE_DEVICE void apply_mask(AccS& acc_s, Coords const& tScS, int first_row, int 
   Tensor coords = make_tensor(tScS.data(), accumulator_rowcol(tScS.layout()));
   CUTE_UNROLL
   for (int mi = 0; mi < size<0>(scores); ++mi) {
-    // Everything that depends on the row or the thread is on one side; the other, the distance from the thread's first
-    // column, is a compile-time number and so an immediate of the compare.
     int const limit = Mask::col_limit(first_row + get<0>(coords(mi, 0)), seqlen) - first_col - get<1>(coords(mi, 0));
-    CUTE_UNROLL
-    for (int ni = 0; ni < size<1>(scores); ++ni) {
-      int const col = ni / 2 * 8 + ni % 2;
-      scores(mi, ni) = col < limit ? scores(mi, ni) : negative_infinity();
-    }
+    mask_row(scores, mi, limit);
   }
 }
 

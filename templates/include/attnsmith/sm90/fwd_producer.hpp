@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SM90 forward, producer: one thread that keeps Q's buffers and the rings of K and V filled by TMA. Not responsible for
+// which tiles: the scheduler is.
+#pragma once
+
+#include "attnsmith/mask.hpp"
+#include "attnsmith/sm90/scheduler.hpp"
+#include "attnsmith/sm90/storage.hpp"
+#include "attnsmith/sm90/tma.hpp"
+
+namespace attnsmith::sm90 {
+
+// Key blocks that a query tile visits.
+template <class Traits>
+CUTE_DEVICE KeyBlockRange tile_range(FwdParams const& params, int m_block) {
+  Seqlen const seqlen{params.seqlen_q, params.seqlen_k};
+  int const first_row = QueryRows<Traits>::first_query(params, m_block, 0);
+  int const num_rows = Traits::kNumWarpgroups * QueryRows<Traits>::queries_per_warpgroup(params);
+  return key_block_range<typename Traits::Mask, Traits::kBlockN>(first_row, num_rows, seqlen);
+}
+
+template <class Traits, class Storage>
+struct FwdProducer {
+  using Tiles = sm90::Tiles<Traits>;
+  static constexpr int kNumStages = Traits::kNumStages;
+  static constexpr int kElementBytes = Tiles::kElementBytes;
+
+  Storage& smem;
+  FwdSm90Params const& params;
+  RingPosition<kNumStages> k_position;
+  RingPosition<kNumStages> v_position;
+  uint32_t q_parity = 0;
+
+  CUTE_DEVICE FwdProducer(Storage& smem_, FwdSm90Params const& params_) : smem(smem_), params(params_) {}
+
+  CUTE_DEVICE void load_q(TileCoord const& tile, int warpgroup) {
+    using Q = typename Tiles::Q;
+    Barrier* const full = &smem.control.full_q[warpgroup];
+    wait(&smem.control.empty_q[warpgroup], q_parity ^ 1);
+    uint32_t const slab = smem_address(smem.q_or_o) + warpgroup * Tiles::kSlabBytes;
+    int const query = QueryRows<Traits>::first_query(params.fwd, tile.m_block, warpgroup);
+    int rows = kRowsPerWarpgroup;
+    if constexpr (Traits::kPacksGqa) {
+      rows = QueryRows<Traits>::queries_per_warpgroup(params.fwd) * params.fwd.nheads_q_per_k;
+    }
+    arrive_expect_bytes(full, rows * Traits::kHeadDim * kElementBytes);
+    CUTE_UNROLL
+    for (int box = 0; box < Traits::kHeadDim * kElementBytes / Q::kRowBytes; ++box) {
+      uint32_t const to = slab + box * kRowsPerWarpgroup * Q::kRowBytes;
+      int const col = box * (Q::kRowBytes / kElementBytes);
+      if constexpr (Traits::kPacksGqa) {
+        tma_load(params.tma_q, full, CachePolicy::kStream, to, col, 0, query, tile.head_kv, tile.batch);
+      } else {
+        tma_load(params.tma_q, full, CachePolicy::kStream, to, col, query, tile.head, tile.batch);
+      }
+    }
+  }
+
+  // A tile of K or V: kTileRowBytes of each of its kBlockN rows, box by box. In a cluster each CTA loads its share of
+  // every box for all CTAs.
+  template <int kTileRowBytes>
+  CUTE_DEVICE void load_rows(TmaDescriptor const& map, Barrier* full, uint32_t to, int row, int head, int batch) {
+    constexpr int kRowBytes = box_row_bytes(kTileRowBytes);
+    constexpr int kShare = Traits::kBlockN / Traits::kClusterSize;
+    arrive_expect_bytes(full, Traits::kBlockN * kTileRowBytes);
+    int const first = Traits::kClusterSize == 1 ? 0 : cta_index() % Traits::kClusterSize * kShare;
+    CUTE_UNROLL
+    for (int box = 0; box < kTileRowBytes / kRowBytes; ++box) {
+      uint32_t const box_to = to + (box * Traits::kBlockN + first) * kRowBytes;
+      int const col = box * (kRowBytes / kElementBytes);
+      if constexpr (Traits::kClusterSize == 1) {
+        tma_load(map, full, CachePolicy::kKeep, box_to, col, row, head, batch);
+      } else {
+        tma_load_multicast(map, full, CachePolicy::kKeep, (1 << Traits::kClusterSize) - 1, box_to, col, row + first,
+                           head, batch);
+      }
+    }
+  }
+
+  CUTE_DEVICE void load_k(TileCoord const& tile, int n_block) {
+    int const stage = k_position.stage;
+    wait(&smem.control.empty_k[stage], k_position.parity ^ 1);
+    load_rows<Traits::kHeadDim * kElementBytes>(params.tma_k, &smem.control.full_k[stage],
+                                                smem_address(smem.k) + stage * Tiles::K::kBytes,
+                                                n_block * Traits::kBlockN, tile.head_kv, tile.batch);
+    k_position.advance();
+  }
+
+  CUTE_DEVICE void load_v(TileCoord const& tile, int n_block) {
+    int const stage = v_position.stage;
+    wait(&smem.control.empty_v[stage], v_position.parity ^ 1);
+    load_rows<Traits::kHeadDimV * kElementBytes>(params.tma_v, &smem.control.full_v[stage],
+                                                 smem_address(smem.v) + stage * Tiles::V::kBytes,
+                                                 n_block * Traits::kBlockN, tile.head_kv, tile.batch);
+    v_position.advance();
+  }
+
+  // K runs one block ahead of V: that is the order in which consumers need them. Q comes after the first K, which need
+  // not wait for the previous tile's O to be stored.
+  CUTE_DEVICE void load_tile(TileCoord const& tile) {
+    int n_block = tile_range<Traits>(params.fwd, tile.m_block).n_block_max - 1;
+    if (n_block >= 0) { load_k(tile, n_block); }
+    CUTE_UNROLL
+    for (int warpgroup = 0; warpgroup < Traits::kNumWarpgroups; ++warpgroup) { load_q(tile, warpgroup); }
+    q_parity ^= 1;
+    CUTE_NO_UNROLL
+    for (; n_block >= 0; --n_block) {
+      if (n_block > 0) { load_k(tile, n_block - 1); }
+      load_v(tile, n_block);
+    }
+  }
+
+  // Before the CTA's shared memory goes away: consumers of another CTA may still be about to arrive here.
+  CUTE_DEVICE void drain() {
+    if constexpr (Traits::kClusterSize > 1) {
+      CUTE_NO_UNROLL
+      for (int i = 0; i < kNumStages; ++i) {
+        wait(&smem.control.empty_k[k_position.stage], k_position.parity ^ 1);
+        wait(&smem.control.empty_v[v_position.stage], v_position.parity ^ 1);
+        k_position.advance();
+        v_position.advance();
+      }
+    }
+  }
+};
+
+}  // namespace attnsmith::sm90

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Online softmax over key blocks for the SM90 kernels, fp32, in the log2 domain. Not responsible for masking, for the
+// GEMMs or for O: the caller rescales O by the correction that it is told.
+//
+// Weights are p = 2^(s * scale_log2 - base). base follows the row's maximum lazily: while no score of the warp exceeds
+// it by more than kHeadroom, neither the reduction of the maximum over the quad nor a rescale is needed. All weights of
+// a row share one base, whose own rounding therefore cancels when O is normalized; only its distance from the true
+// maximum must stay small. For |base| above kExactBase it does not: such a row changes to the exact form, where scores
+// have the row's reference maximum subtracted before they are scaled. Its base is then the constant -kShift and its
+// reference lies in shared memory.
+#pragma once
+
+#include <cute/tensor.hpp>
+
+#include "attnsmith/constants.hpp"
+#include "attnsmith/layout.hpp"
+#include "attnsmith/softmax.hpp"
+
+namespace attnsmith::sm90 {
+
+// 2^x without MUFU, for x <= 128. Cody-Waite: x = n + r with |r| <= 1/2, 2^r by a polynomial of degree 5 (relative error
+// below 2^-22, that of ex2.approx), 2^n by the exponent's bits. -inf gives 0, NaN gives NaN.
+CUTE_DEVICE float exp2_fma(float x) {
+  asm("max.NaN.f32 %0, %0, 0fC2FE0000;" : "+f"(x));  // -127, where 2^n becomes 0
+  constexpr float kRound = 12582912.f;                // 1.5 * 2^23: adding it leaves n in the low bits
+  float const shifted = x + kRound;
+  float const r = x - (shifted - kRound);
+  float p = 1.326472438e-3f;
+  p = fmaf(p, r, 9.671513239e-3f);
+  p = fmaf(p, r, 5.550733756e-2f);
+  p = fmaf(p, r, 2.402224207e-1f);
+  p = fmaf(p, r, 6.931469776e-1f);
+  p = fmaf(p, r, 1.f);
+  return p * __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
+}
+
+template <class Traits>
+struct Softmax {
+  static constexpr int kNumRows = 2;  // of a thread: lane / 4 and lane / 4 + 8 of its warp's 16
+  // The row maximum's weight is 2^kShift: e4m3 covers 2^-9 to 448, so 2^8 leaves the most room below.
+  static constexpr float kShift = Traits::kIsFp8 ? 8.f : 0.f;
+  // How far above the base (log2) a score may be: weights stay below 448 (e4m3) or 2^8, far inside fp16's range.
+  static constexpr float kHeadroom = Traits::kSkipsRescale ? (Traits::kIsFp8 ? 8.75f : 8.f) : kShift;
+  static constexpr float kExactBase = 16777216.f;  // base rounds by at most 1 below it
+  static constexpr float kNoKey = -3.0e38f;        // base of a row that has seen no key: finite, below every score
+
+  float base[kNumRows];
+  float row_sum[kNumRows];  // this thread's columns only
+  uint32_t exact_rows;      // bit mi: row mi has the exact form
+
+  CUTE_DEVICE Softmax() : exact_rows(0) {
+    CUTE_UNROLL
+    for (int mi = 0; mi < kNumRows; ++mi) {
+      base[mi] = kNoKey;
+      row_sum[mi] = 0.f;
+    }
+  }
+
+  // Moves bases up where needed. Returns whether O must be multiplied by `correction` (of each row); uniform per warp.
+  //   scores           (row, col); of rows in the exact form, the reference is subtracted
+  //   exact_reference  of the warp's 16 rows, in shared memory
+  template <class Scores>
+  CUTE_DEVICE bool update(Scores& scores, float scale_log2, float* exact_reference, float (&correction)[kNumRows]) {
+    using namespace cute;
+    float tile_max[kNumRows];
+    bool exceeds = exact_rows != 0;
+    CUTE_UNROLL
+    for (int mi = 0; mi < kNumRows; ++mi) {
+      tile_max[mi] = scores(mi, 0);
+      CUTE_UNROLL
+      for (int ni = 1; ni < size<1>(scores); ++ni) { tile_max[mi] = fmaxf(tile_max[mi], scores(mi, ni)); }
+      exceeds |= fmaf(tile_max[mi], scale_log2, -base[mi]) > kHeadroom;
+    }
+    bool const is_rescaled = __any_sync(0xffffffffu, exceeds);
+    if (is_rescaled) {
+      CUTE_UNROLL
+      for (int mi = 0; mi < kNumRows; ++mi) {
+        float const row_max = quad_max(tile_max[mi]);
+        float const wanted = fmaxf(base[mi], fmaf(row_max, scale_log2, -kShift));
+        bool const is_exact = exact_rows >> mi & 1;
+        if (is_exact || fabsf(wanted) > kExactBase && wanted != kNoKey) {
+          correction[mi] = to_exact(mi, is_exact, row_max, scale_log2, exact_reference, scores);
+        } else {
+          correction[mi] = exp2_approx(base[mi] - wanted);
+          base[mi] = wanted;
+        }
+        row_sum[mi] *= correction[mi];
+      }
+    }
+    return is_rescaled;
+  }
+
+  // A row in, or on its way to, the exact form.
+  template <class Scores>
+  CUTE_DEVICE float to_exact(int mi, bool was_exact, float row_max, float scale_log2, float* exact_reference,
+                             Scores& scores) {
+    using namespace cute;
+    float* const slot = exact_reference + lane() / 4 + 8 * mi;
+    float const old = was_exact ? *slot : row_max;
+    float const reference = fmaxf(old, row_max);
+    float const correction =
+        exp2_approx(was_exact ? (old - reference) * scale_log2 : fmaf(-reference, scale_log2, base[mi] + kShift));
+    __syncwarp(__activemask());
+    if (lane() % 4 == 0) { *slot = reference; }
+    __syncwarp(__activemask());
+    exact_rows |= 1u << mi;
+    base[mi] = -kShift;
+    CUTE_UNROLL
+    for (int ni = 0; ni < size<1>(scores); ++ni) { scores(mi, ni) -= reference; }
+    return correction;
+  }
+
+  CUTE_DEVICE static int lane() { return threadIdx.x % 32; }
+
+  // Scores become weights.
+  template <class Scores>
+  CUTE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
+    using namespace cute;
+    CUTE_UNROLL
+    for (int ni = 0; ni < size<1>(scores); ++ni) {
+      CUTE_UNROLL
+      for (int mi = 0; mi < kNumRows; ++mi) {
+        float const x = fmaf(scores(mi, ni), scale_log2, -base[mi]);
+        bool const is_on_fma = ni / 2 % 8 < Traits::kExp2FmaEighths;
+        scores(mi, ni) = is_on_fma ? exp2_fma(x) : exp2_approx(x);
+        row_sum[mi] += scores(mi, ni);
+      }
+    }
+  }
+
+  // Returns the factor that normalizes a row of O and sets its natural-log LSE; a row that saw no key gives 0 and -inf.
+  CUTE_DEVICE float finish(int mi, float scale_log2, float const* exact_reference, float& lse) const {
+    float const sum = quad_sum(row_sum[mi]);
+    bool const is_empty = sum == 0.f;  // a row that saw a key has a weight of at least 2^-9 in it
+    float log2_sum = log2_approx(sum) + base[mi];
+    if (exact_rows >> mi & 1) { log2_sum = fmaf(exact_reference[lane() / 4 + 8 * mi], scale_log2, log2_sum); }
+    lse = is_empty ? negative_infinity() : log2_sum * kLn2;
+    return is_empty ? 0.f : reciprocal_approx(sum);
+  }
+};
+
+}  // namespace attnsmith::sm90
