@@ -17,6 +17,8 @@ _EXPORTS = {
     "flash_attn_kvpacked_func": "interface",
     "flash_attn_qkvpacked_func": "interface",
     "scaled_dot_product_attention": "sdpa",
+    "quantize_fp8": "quantize",
+    "incoherent_rotation": "hadamard",
     "simulate": "simulation",
     "last_launch": "simulation",
     "record_launches": "simulation",
@@ -27,7 +29,18 @@ _EXPORTS = {
 }
 """Public name -> module of this package that defines it."""
 
-_SUBMODULES = ("codegen", "errors", "integrations", "interface", "launcher", "ops", "reference", "simulation", "tools")
+_SUBMODULES = (
+    "codegen",
+    "errors",
+    "integrations",
+    "interface",
+    "launcher",
+    "ops",
+    "quantize",
+    "reference",
+    "simulation",
+    "tools",
+)
 
 __all__ = [
     "__version__",
@@ -36,8 +49,10 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
+    "incoherent_rotation",
     "last_launch",
     "load_library",
+    "quantize_fp8",
     "record_launches",
     "register_kernel",
     "scaled_dot_product_attention",
@@ -46,7 +61,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from attnsmith.dispatch import dispatch_table, explain, load_library, register_kernel
+    from attnsmith.hadamard import incoherent_rotation
     from attnsmith.interface import flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func
+    from attnsmith.quantize import quantize_fp8
     from attnsmith.sdpa import scaled_dot_product_attention
     from attnsmith.simulation import last_launch, record_launches, simulate
 

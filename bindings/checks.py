@@ -18,15 +18,17 @@ from torch import Tensor
 MAX_HEAD_DIM = 256
 DTYPES = (torch.float16, torch.bfloat16)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+FP8_OUT_DTYPES = (torch.bfloat16, torch.float16)
+"""What FP8 attention can write; the first is the default."""
 LAYOUT = "(batch, seqlen, nheads, head_dim)"
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """q (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv) that one call can take.
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, *, allowed: tuple[torch.dtype, ...] = DTYPES + FP8_DTYPES) -> None:
+    """q (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv) that one call can take, of one of the `allowed` dtypes.
 
     Raises:
-        ArgumentTypeError: not a tensor, or a dtype that is not supported or differs.
-        UnsupportedError: FP8, or a device without kernels.
+        ArgumentTypeError: not a tensor, or a dtype that is not allowed or differs.
+        UnsupportedError: a device without kernels.
         ArgumentError: shapes, head counts, head dims, layouts or devices that do not fit.
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -36,7 +38,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
                 asked=f"attention of {name}", got=f"{name} with {x.dim()} dims, shape {tuple(x.shape)}",
                 allowed=f"4-D {LAYOUT}", do=f"Reshape {name}; an unbatched tensor needs unsqueeze(0).",
             )  # fmt: skip
-    _check_dtypes(q, k, v)
+    _check_dtypes(q, k, v, allowed)
     _check_devices(q, k, v)
     _check_shapes(q, k, v)
 
@@ -54,18 +56,16 @@ def _check_is_tensor(name: str, x: Any) -> None:
         )  # fmt: skip
 
 
-def _check_dtypes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+
+
+def _check_dtypes(q: Tensor, k: Tensor, v: Tensor, allowed: tuple[torch.dtype, ...]) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype in FP8_DTYPES:
-            raise UnsupportedError(
-                asked="FP8 attention", got=f"{name} of dtype {x.dtype}",
-                allowed="float16, bfloat16: FP8 needs an SM90 GPU and kernels that this version does not have",
-                do="Convert q, k and v to bfloat16.",
-            )  # fmt: skip
-        if x.dtype not in DTYPES:
+        if x.dtype not in allowed:
             raise ArgumentTypeError(
-                asked=f"attention of {name}", got=f"{name} of dtype {x.dtype}", allowed="dtype float16 or bfloat16",
-                do="Convert q, k and v, or call under torch.autocast, which casts float32.",
+                asked=f"attention of {name}", got=f"{name} of dtype {x.dtype}", allowed=f"dtype {_names(allowed)}",
+                do="Convert q, k and v; attention under torch.autocast casts float32 itself.",
             )  # fmt: skip
         if x.dtype != q.dtype:
             raise ArgumentTypeError(
@@ -253,16 +253,77 @@ def check_absent(**features: Any) -> None:
 
 
 def check_split(num_splits: Any, pack_gqa: Any) -> None:
-    """One split, no packing: what the kernels of this version do."""
+    """One split: what the kernels of this version do. Packing of query heads is automatic, on or off."""
     if num_splits not in (None, 0, 1) or isinstance(num_splits, bool):
         raise UnsupportedError(
             asked="attention split over the keys", got=f"num_splits {num_splits!r}", allowed="0 (automatic) or 1",
             do="Leave num_splits out.",
         )  # fmt: skip
-    if pack_gqa not in (None, False):
+    if pack_gqa is not None and not isinstance(pack_gqa, bool):
+        raise ArgumentTypeError(
+            asked="attention with packed query heads", got=f"pack_gqa {pack_gqa!r} of type {type(pack_gqa).__name__}",
+            allowed="None (automatic), True or False", do="Leave pack_gqa out.",
+        )  # fmt: skip
+
+
+def check_descales(q: Tensor, k: Tensor, **descales: Any) -> None:
+    """None, or fp32 (batch, nheads_k) on q's device, for FP8 inputs alone.
+
+    Raises:
+        ArgumentTypeError: not a tensor, or of another dtype.
+        ArgumentError: another shape or device, or inputs that are not FP8.
+    """
+    shape = (k.shape[0], k.shape[2])
+    for name, x in descales.items():
+        if x is None:
+            continue
+        _check_is_tensor(name, x)
+        if q.dtype not in FP8_DTYPES:
+            raise ArgumentError(
+                asked=f"attention with {name}", got=f"{name} with q, k and v of dtype {q.dtype}",
+                allowed=f"{name} with FP8 inputs ({_names(FP8_DTYPES)})",
+                do=f"Leave {name} out, or quantize the inputs with attnsmith.quantize_fp8.",
+            )  # fmt: skip
+        if x.dtype != torch.float32:
+            raise ArgumentTypeError(
+                asked=f"attention with {name}", got=f"{name} of dtype {x.dtype}", allowed="dtype float32",
+                do=f"Pass {name}.float().",
+            )  # fmt: skip
+        if tuple(x.shape) != shape:
+            raise ArgumentError(
+                asked=f"attention with {name}", got=f"{name} of shape {tuple(x.shape)}",
+                allowed=f"(batch, nheads of k) = {shape}", do=f"Expand {name}; strides of 0 are fine.",
+            )  # fmt: skip
+        if x.device != q.device:
+            raise ArgumentError(
+                asked=f"attention with {name}", got=f"{name} on {x.device}", allowed=f"q's device {q.device}",
+                do=f"Move {name}.",
+            )  # fmt: skip
+
+
+def check_fp8_is_forward_only(*tensors: Tensor | None) -> None:
+    """No argument of an FP8 call may ask for a gradient: rounding to FP8 has none, and there is no backward kernel."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         raise UnsupportedError(
-            asked="attention with packed query heads", got=f"pack_gqa {pack_gqa!r}", allowed="None or False",
-            do="Leave pack_gqa out.",
+            asked="FP8 attention under autograd", got="an argument that requires grad",
+            allowed="FP8 attention is forward only; gradients need float16 or bfloat16",
+            do="Call under torch.no_grad(), or pass tensors that do not require grad.",
+        )  # fmt: skip
+
+
+def check_has_fp8(dtype: torch.dtype, device: str, has_fp8: bool) -> None:
+    """FP8 only on a device whose kernels have it.
+
+    Args:
+        dtype: of q.
+        device: for the message, such as `the simulated GPU a100`.
+        has_fp8: whether the device is of SM90.
+    """
+    if dtype in FP8_DTYPES and not has_fp8:
+        raise UnsupportedError(
+            asked="FP8 attention", got=f"q of dtype {dtype} on {device}, whose tensor cores have no FP8 attention here",
+            allowed="FP8 on SM90 (H100, H200; simulated: h100, h200); float16 and bfloat16 everywhere",
+            do="Use such a GPU, or convert q, k and v to bfloat16 (times their descales).",
         )  # fmt: skip
 
 
@@ -275,11 +336,7 @@ def check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
             asked="write the result to out", got=f"out of shape {tuple(out.shape)}", allowed=f"shape {shape}",
             do="Allocate out with q's batch, seqlen and nheads and v's head_dim.",
         )  # fmt: skip
-    if out.dtype != q.dtype:
-        raise ArgumentTypeError(
-            asked="write the result to out", got=f"out of dtype {out.dtype}", allowed=f"q's dtype {q.dtype}",
-            do="Allocate out with dtype=q.dtype.",
-        )  # fmt: skip
+    check_out_dtype(out.dtype, q)
     if out.device != q.device:
         raise ArgumentError(
             asked="write the result to out", got=f"out on {out.device}", allowed=f"q's device {q.device}",
@@ -294,6 +351,16 @@ def check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ArgumentError(
             asked="write the result to out under autograd", got="an argument that requires grad",
             allowed="out= outside autograd", do="Leave out= away, or call under torch.no_grad().",
+        )  # fmt: skip
+
+
+def check_out_dtype(dtype: torch.dtype, q: Tensor) -> None:
+    """q's dtype; bf16 or fp16 for FP8."""
+    dtypes = FP8_OUT_DTYPES if q.dtype in FP8_DTYPES else (q.dtype,)
+    if dtype not in dtypes:
+        raise ArgumentTypeError(
+            asked=f"write the result of attention of {q.dtype} to out", got=f"out of dtype {dtype}",
+            allowed=f"dtype {' or '.join(map(str, dtypes))}", do=f"Allocate out with dtype={dtypes[0]}.",
         )  # fmt: skip
 
 

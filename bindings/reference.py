@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from attnsmith.checks import FP8_DTYPES
 from torch import Tensor
 
 _SCORES_PER_BLOCK = 1 << 23
 """Scores held at once: 64 MiB in fp64."""
+
+P_SCALE = 256.0
+"""What FP8 attention multiplies its weights by before it rounds them to e4m3, so that they use the type's range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +85,18 @@ def attention(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
     )
-    with torch.autocast(q.device.type, enabled=False):  # which would round fp32 products
-        return _attention(q, k, v, semantics, compute_dtype)
+    return _attention(q, k, v, semantics, compute_dtype)
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, semantics: Semantics, compute_dtype: torch.dtype
+    q: Tensor, k: Tensor, v: Tensor, semantics: Semantics, compute_dtype: torch.dtype, rounds_p: bool = False
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(q.device.type, enabled=False):  # which would round fp32 products
+        return _attention_in_blocks(q, k, v, semantics, compute_dtype, rounds_p)
+
+
+def _attention_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, semantics: Semantics, compute_dtype: torch.dtype, rounds_p: bool
 ) -> tuple[Tensor, Tensor]:
     q_descale, k_descale, v_descale = semantics.q_descale, semantics.k_descale, semantics.v_descale
     keys, values = (x.to(compute_dtype).transpose(1, 2) for x in (k, v))
@@ -100,7 +110,7 @@ def _attention(
         if q_descale is not None:
             rows = rows * q_descale[:, :, None, None].to(compute_dtype)
         scores = rows @ keys.transpose(2, 3) * semantics.softmax_scale
-        out, lse = _attend(scores, values, _Block(q.shape, k.shape, start, stop, q.device), semantics)
+        out, lse = _attend(scores, values, _Block(q.shape, k.shape, start, stop, q.device), semantics, rounds_p)
         outs.append(out)
         lses.append(lse)
     if not outs:
@@ -118,17 +128,40 @@ def same_dtype_attention(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The same computation in plain PyTorch of q's dtype, y of the tolerance rule. Shapes as `attention`; gives out."""
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    """The same computation in plain PyTorch of q's dtype, y of the tolerance rule. Shapes as `attention`; gives out.
+
+    FP8 inputs: fp32 throughout, except that the weights exp(s - max) times 2^8 are rounded to e4m3 and the result to
+    `out_dtype` (None: bf16, and q's dtype for other inputs). The sum that divides is that of the unrounded weights.
+    """
     semantics = Semantics(
-        softmax_scale=scale, causal=causal, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
+        softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
     )
+    if q.dtype in FP8_DTYPES:
+        out, _ = _attention(q, k, v, semantics, torch.float32, rounds_p=True)
+        return out.to(torch.bfloat16 if out_dtype is None else out_dtype)
+    if out_dtype not in (None, q.dtype) or any(x is not None for x in (q_descale, k_descale, v_descale)):
+        raise ValueError(f"same_dtype_attention: out_dtype and descales are for FP8; got q of dtype {q.dtype}.")
+    return _same_dtype_in_blocks(q, k, v, semantics)
+
+
+def _same_dtype_in_blocks(q: Tensor, k: Tensor, v: Tensor, semantics: Semantics) -> Tensor:
     keys, values = k.transpose(1, 2), v.transpose(1, 2)
     outs = []
     for start, stop in _query_blocks(q, k):
         block = _Block(q.shape, k.shape, start, stop, q.device)
-        rows = _fold_rows(q[:, start:stop] * scale, k.shape[2])
+        rows = _fold_rows(q[:, start:stop] * semantics.softmax_scale, k.shape[2])
         scores = _unfold_scores(rows @ keys.transpose(2, 3), block)
         visible = block.visible(semantics)
         scores = _modify(scores, block, semantics).masked_fill(~visible, float("-inf"))
@@ -232,7 +265,9 @@ def _modify(scores: Tensor, block: _Block, semantics: Semantics) -> Tensor:
     return scores
 
 
-def _attend(scores: Tensor, values: Tensor, block: _Block, semantics: Semantics) -> tuple[Tensor, Tensor]:
+def _attend(
+    scores: Tensor, values: Tensor, block: _Block, semantics: Semantics, rounds_p: bool
+) -> tuple[Tensor, Tensor]:
     """Scaled scores (b, hk, group * rows, sk), values (b, hk, sk, dv) -> out (b, rows, h, dv), lse (b, h, rows)."""
     scores = _modify(_unfold_scores(scores, block), block, semantics)
     visible = block.visible(semantics)
@@ -252,6 +287,8 @@ def _attend(scores: Tensor, values: Tensor, block: _Block, semantics: Semantics)
         row_sum = row_sum + torch.exp(_per_head(sink, scores) - row_max)
     is_empty = ~sees_key | (row_sum == 0)
     safe_sum = row_sum.masked_fill(is_empty, 1.0)
+    if rounds_p:
+        weights = (weights * P_SCALE).to(torch.float8_e4m3fn).to(weights.dtype) / P_SCALE
     acc = _unfold_scores(_weigh(weights, values, visible), block)
     out = (acc / safe_sum).masked_fill(is_empty, 0.0)
     lse = (row_max + torch.log(safe_sum)).masked_fill(is_empty, float("-inf"))

@@ -27,7 +27,7 @@ def scaled_dot_product_attention(
     """Attention in SDPA's layout and semantics.
 
     Args:
-        query: (b, h, sq, d), fp16 or bf16; key (b, hk, sk, d); value (b, hk, sk, dv).
+        query: (b, h, sq, d), of a dtype that flash_attn_func takes; key (b, hk, sk, d); value (b, hk, sk, dv).
         attn_mask: None in this version.
         dropout_p: 0.0 in this version.
         is_causal: row i sees key j iff j <= i: *top-left* aligned, unlike flash_attn_func.
