@@ -11,16 +11,24 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from attnsmith.codegen.registry import family_of, head_dim_bucket, round_head_dim, serving_key
+from attnsmith.codegen.families import (
+    DTYPES,
+    HEAD_DIM_UNIT,
+    HEAD_DIMS,
+    MAX_HEAD_DIM,
+    head_dim_bucket,
+    head_dim_pairs,
+    round_head_dim,
+    serving_head_dims,
+)
+from attnsmith.codegen.registry import family_of, serving_key
 from attnsmith.codegen.render import render_template
 from attnsmith.codegen.resources import num_threads, occupancy, register_estimate, smem_bytes
-from attnsmith.codegen.rules import HEAD_DIM_UNIT, HEAD_DIMS, check, is_legal
+from attnsmith.codegen.rules import check, is_legal
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey
 from attnsmith.codegen.tiles import TileRow, default_tiles, order_for_seqlen
 
 MANIFEST_VERSION = 1
-
-MAX_HEAD_DIM = HEAD_DIMS[-1]
 
 __all__ = [
     "FIELDS",
@@ -35,6 +43,7 @@ __all__ = [
     "pack_key",
     "render_dispatch_header",
     "round_head_dim",
+    "serving_head_dims",
     "spec_for",
     "unpack_key",
 ]
@@ -48,8 +57,10 @@ class KeyField:
     """Field of ProblemKey."""
     bits: int
     """Width in the packed key."""
+    enum: type[Enum] | None = None
+    """Type of an enum field; None for a number or, of one bit, a flag."""
     values: tuple[tuple[str, int], ...] = ()
-    """Value name -> code, for an enum or a flag; empty for a number."""
+    """Value name -> code, for an enum."""
     unit: int = 1
     """A number is stored divided by this."""
 
@@ -66,18 +77,19 @@ class KeyField:
         return int(value) // self.unit
 
 
+_DTYPE_CODES = ((DType.FP16.value, 1), (DType.BF16.value, 2), (DType.E4M3.value, 3), (DType.E5M2.value, 4))
+
 FIELDS: tuple[KeyField, ...] = (
-    KeyField(name="op", bits=4, values=((Op.FWD.value, 1),)),
-    KeyField(name="arch", bits=4, values=((Arch.SM80.value, 1), (Arch.SM90.value, 2))),
-    KeyField(
-        name="dtype",
-        bits=4,
-        values=((DType.FP16.value, 1), (DType.BF16.value, 2), (DType.E4M3.value, 3), (DType.E5M2.value, 4)),
-    ),
+    KeyField(name="op", bits=4, enum=Op, values=((Op.FWD.value, 1),)),
+    KeyField(name="arch", bits=4, enum=Arch, values=((Arch.SM80.value, 1), (Arch.SM90.value, 2))),
+    KeyField(name="dtype", bits=4, enum=DType, values=_DTYPE_CODES),
     KeyField(name="head_dim", bits=8, unit=HEAD_DIM_UNIT),
     KeyField(name="head_dim_v", bits=8, unit=HEAD_DIM_UNIT),
-    KeyField(name="mask", bits=4, values=((Mask.FULL.value, 1), (Mask.CAUSAL.value, 2))),
+    KeyField(name="mask", bits=4, enum=Mask, values=((Mask.FULL.value, 1), (Mask.CAUSAL.value, 2))),
     KeyField(name="pads_head_dim", bits=1),
+    KeyField(name="out_dtype", bits=4, enum=DType, values=_DTYPE_CODES),
+    KeyField(name="v_is_col_major", bits=1),
+    KeyField(name="packs_gqa", bits=1),
 )
 """The packed key, lowest bits first. Append only: a code that was published keeps its meaning. Enum codes start at 1,
 so that a packed key is never 0."""
@@ -105,20 +117,28 @@ def unpack_key(packed: int) -> ProblemKey:
     """The inverse of `pack_key`; ValueError for a number that no key packs to."""
     shifts = field_shifts()
     values: dict[str, Any] = {}
-    enums: dict[str, type[Enum]] = {"op": Op, "arch": Arch, "dtype": DType, "mask": Mask}
     for field in FIELDS:
         code = packed >> shifts[field.name] & ((1 << field.bits) - 1)
-        if field.values:
+        if field.enum is not None:
             names = {number: name for name, number in field.values}
             if code not in names:
                 raise ValueError(f"packed key {packed:#x}: {field.name} has no value of code {code}")
-            values[field.name] = enums[field.name](names[code])
+            values[field.name] = field.enum(names[code])
         else:
-            values[field.name] = bool(code) if field.name == "pads_head_dim" else code * field.unit
+            values[field.name] = bool(code) if field.bits == 1 else code * field.unit
     key = ProblemKey(**values)
     if pack_key(key) != packed:
         raise ValueError(f"packed key {packed:#x} has bits beyond its fields")
     return key
+
+
+def _head_dim_tables() -> list[dict[str, Any]]:
+    """One row per family and list of head-dim pairs, with the element types that share the list."""
+    tables: dict[tuple[Arch, tuple[tuple[int, int], ...]], list[str]] = {}
+    for arch in Arch:
+        for dtype in DTYPES[arch]:
+            tables.setdefault((arch, head_dim_pairs(arch, dtype)), []).append(dtype.value)
+    return [{"arch": arch.value, "dtypes": dtypes, "pairs": pairs} for (arch, pairs), dtypes in tables.items()]
 
 
 def render_dispatch_header() -> str:
@@ -130,23 +150,41 @@ def render_dispatch_header() -> str:
     fields = [
         {
             "name": field.name,
+            "type": field.enum.__name__ if field.enum else "bool" if field.bits == 1 else "int",
             "bits": field.bits,
             "shift": shifts[field.name],
             "unit": field.unit,
-            "values": [{"name": name, "code": code} for name, code in field.values],
         }
         for field in FIELDS
     ]
-    context = {"fields": fields, "head_dims": list(HEAD_DIMS), "head_dim_unit": HEAD_DIM_UNIT}
+    enums = {field.enum.__name__: [{"name": name, "code": code} for name, code in field.values]
+             for field in FIELDS if field.enum}  # fmt: skip
+    context = {
+        "fields": fields,
+        "enums": enums,
+        "head_dims": list(HEAD_DIMS),
+        "head_dim_unit": HEAD_DIM_UNIT,
+        "families": _head_dim_tables(),
+    }
     return render_template("dispatch_table.inc.j2", context)
 
 
 def candidate_keys(
-    *, dtype: DType, head_dim: int, mask: Mask, target: str, head_dim_v: int | None = None, op: Op = Op.FWD
+    *,
+    dtype: DType,
+    head_dim: int,
+    mask: Mask,
+    target: str,
+    head_dim_v: int | None = None,
+    op: Op = Op.FWD,
+    out_dtype: DType | None = None,
+    v_is_col_major: bool = False,
+    packs_gqa: bool = False,
 ) -> tuple[ProblemKey, ...]:
-    """The keys that serve a problem, best first: the exact one when it exists, then the one that pads.
+    """The keys that serve a problem, best first.
 
-    `head_dim` and `head_dim_v` are as given by the caller (1..256); they are rounded up to a multiple of 8 first.
+    SM80: the exact one when it exists, then the one that pads. SM90: the packed one when asked, then the plain one,
+    which computes the same. `head_dim` and `head_dim_v` are as given by the caller (1..256), rounded up here.
     """
     best = serving_key(
         arch=family_of(target),
@@ -154,9 +192,16 @@ def candidate_keys(
         head_dim=head_dim,
         head_dim_v=head_dim if head_dim_v is None else head_dim_v,
         mask=mask,
+        out_dtype=out_dtype,
+        v_is_col_major=v_is_col_major,
+        packs_gqa=packs_gqa,
     )
     best = replace(best, op=op)
-    return (best,) if best.pads_head_dim else (best, replace(best, pads_head_dim=True))
+    if best.packs_gqa:
+        return (best, replace(best, packs_gqa=False))
+    if best.arch is Arch.SM90 or best.pads_head_dim:
+        return (best,)
+    return (best, replace(best, pads_head_dim=True))
 
 
 def candidate_specs(
@@ -168,6 +213,9 @@ def candidate_specs(
     head_dim_v: int | None = None,
     op: Op = Op.FWD,
     seqlen_q: int | None = None,
+    out_dtype: DType | None = None,
+    v_is_col_major: bool = False,
+    packs_gqa: bool = False,
 ) -> tuple[KernelSpec, ...]:
     """The specs that dispatch would accept for a problem, best first; the first is what a miss builds.
 
@@ -176,7 +224,17 @@ def candidate_specs(
     Raises:
         SpecError: head dims outside 1..256, an unknown target, or a dtype that the target's tensor cores lack.
     """
-    keys = candidate_keys(dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask, target=target, op=op)
+    keys = candidate_keys(
+        dtype=dtype,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        mask=mask,
+        target=target,
+        op=op,
+        out_dtype=out_dtype,
+        v_is_col_major=v_is_col_major,
+        packs_gqa=packs_gqa,
+    )
     specs = [
         KernelSpec(key=key, tile=row.tile)
         for key in keys
@@ -188,26 +246,9 @@ def candidate_specs(
     return legal
 
 
-def spec_for(
-    *,
-    dtype: DType,
-    head_dim: int,
-    mask: Mask,
-    target: str,
-    head_dim_v: int | None = None,
-    op: Op = Op.FWD,
-    seqlen_q: int | None = None,
-) -> KernelSpec:
-    """The best of `candidate_specs`: what a dispatch miss builds."""
-    return candidate_specs(
-        dtype=dtype,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        mask=mask,
-        target=target,
-        op=op,
-        seqlen_q=seqlen_q,
-    )[0]
+def spec_for(**problem: Any) -> KernelSpec:
+    """The best of `candidate_specs`, with its arguments: what a dispatch miss builds."""
+    return candidate_specs(**problem)[0]
 
 
 def _row_of(spec: KernelSpec, target: str) -> tuple[int, TileRow | None]:

@@ -10,19 +10,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 from attnsmith.codegen.errors import SpecError
+from attnsmith.codegen.families import (
+    DTYPES,
+    EQUAL_PAIRS_SM90,
+    HEAD_DIMS,
+    MLA_PAIR,
+    WIDE_V_PAIRS_SM90,
+    round_head_dim,
+    serving_head_dims,
+)
 from attnsmith.codegen.resources import target_limits
-from attnsmith.codegen.rules import DTYPES, HEAD_DIM_UNIT, HEAD_DIMS, check
+from attnsmith.codegen.rules import check
 from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey, TileConfig
 from attnsmith.codegen.tiles import default_tiles
 
 KERNEL_SETS: dict[str, str] = {
     "minimal": "fp16 and bf16, head_dim 64 and 128, full and causal; the best tile of each",
     "default": "every head_dim that has a kernel, full and causal, with every default tile",
-    "full": "default, and for each problem the kernel that also serves smaller head dims",
+    "full": "default, and for each problem the kernels that also serve other head dims, packed GQA or column-major V",
 }
 """Set name -> what is in it."""
+
+MINIMAL_DTYPES, MINIMAL_HEAD_DIMS = (DType.FP16, DType.BF16), (64, 128)
 
 
 def family_of(target: str) -> Arch:
@@ -30,27 +42,52 @@ def family_of(target: str) -> Arch:
     return target_limits(target).archs[0]
 
 
-def problem_keys(
-    target: str, *, head_dims: Iterable[int] = HEAD_DIMS, dtypes: Iterable[DType] | None = None
-) -> Iterator[ProblemKey]:
-    """Every exact problem (head_dim_v == head_dim) of the target's family."""
+def default_pairs(arch: Arch, dtype: DType) -> tuple[tuple[int, int], ...]:
+    """(head_dim, head_dim_v) of the default set."""
+    if arch is Arch.SM80:
+        return tuple((head_dim, head_dim) for head_dim in HEAD_DIMS)
+    return EQUAL_PAIRS_SM90 if dtype.is_fp8 else (*EQUAL_PAIRS_SM90, MLA_PAIR)
+
+
+def problem_keys(target: str, *, dtypes: Iterable[DType] | None = None) -> Iterator[ProblemKey]:
+    """Every problem of the default set, by head dims, then dtype, then mask."""
     arch = family_of(target)
-    for head_dim, dtype, mask in product(head_dims, dtypes or DTYPES[arch], Mask):
-        yield ProblemKey(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim, mask=mask)
+    pairs = {dtype: default_pairs(arch, dtype) for dtype in dtypes or DTYPES[arch]}
+    ordered = dict.fromkeys(pair for of_dtype in pairs.values() for pair in of_dtype)
+    for (head_dim, head_dim_v), dtype, mask in product(ordered, pairs, Mask):
+        if (head_dim, head_dim_v) in pairs[dtype]:
+            yield ProblemKey(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask)
 
 
 def _best(key: ProblemKey, target: str) -> KernelSpec:
     return KernelSpec(key=key, tile=default_tiles(key, target)[0].tile)
 
 
-def _expand(name: str, target: str) -> Iterator[KernelSpec]:
-    if name == "minimal":
-        yield from (_best(key, target) for key in problem_keys(target, head_dims=(64, 128)))
+def _is_minimal(key: ProblemKey) -> bool:
+    return key.dtype in MINIMAL_DTYPES and key.head_dim == key.head_dim_v and key.head_dim in MINIMAL_HEAD_DIMS
+
+
+def _variants(key: ProblemKey) -> Iterator[ProblemKey]:
+    """What the full set adds for a problem of the default set."""
+    if key.arch is Arch.SM80:
+        yield replace(key, pads_head_dim=True)
         return
-    for key in problem_keys(target):
+    yield replace(key, packs_gqa=True)
+    if key.dtype.is_fp8:
+        yield replace(key, v_is_col_major=True)
+    elif key.head_dim == key.head_dim_v == WIDE_V_PAIRS_SM90[0][0]:
+        yield from (replace(key, head_dim_v=head_dim_v) for _, head_dim_v in WIDE_V_PAIRS_SM90)
+
+
+def _expand(name: str, target: str) -> Iterator[KernelSpec]:
+    keys = tuple(problem_keys(target))
+    if name == "minimal":
+        yield from (_best(key, target) for key in keys if _is_minimal(key))
+        return
+    for key in keys:
         yield from (KernelSpec(key=key, tile=row.tile) for row in default_tiles(key, target))
     if name == "full":
-        yield from (_best(replace(key, pads_head_dim=True), target) for key in problem_keys(target))
+        yield from (_best(variant, target) for key in keys for variant in _variants(key))
 
 
 @cache
@@ -86,8 +123,10 @@ class Selection:
     """Head dims of v; empty: the same as q and k."""
     masks: Sequence[Mask] = ()
     """Masks."""
-    tile: Mapping[str, int] | None = None
+    tile: Mapping[str, Any] | None = None
     """TileConfig fields to set. Of a named set it selects; else it changes each problem's best tile."""
+    key: Mapping[str, Any] | None = None
+    """Of ProblemKey's fields, KEY_OPTIONS to set. Of a named set it selects; else it changes each problem."""
 
     def to_specs(self) -> tuple[KernelSpec, ...]:
         """The selected specs, all legal, without duplicates.
@@ -117,17 +156,27 @@ class Selection:
                 and (not self.head_dims_v or key.head_dim_v in self.head_dims_v)
                 and (not self.masks or key.mask in self.masks)
                 and all(getattr(spec.tile, name) == value for name, value in (self.tile or {}).items())
+                and all(getattr(key, name) == value for name, value in (self.key or {}).items())
             ):
                 yield spec
 
     def _from_problems(self) -> Iterator[KernelSpec]:
+        for problem in self._served() if self.head_dims or self.head_dims_v else self._of_default_set():
+            key = replace(problem, **self.key or {})
+            yield from (KernelSpec(key=key, tile=tile) for tile in self._tiles(key))
+
+    def _of_default_set(self) -> Iterator[ProblemKey]:
+        keys = problem_keys(self.target, dtypes=self.dtypes or None)
+        return (key for key in keys if not self.masks or key.mask in self.masks)
+
+    def _served(self) -> Iterator[ProblemKey]:
+        """What serves each named head dim."""
         arch = family_of(self.target)
         for head_dim, dtype, mask in product(
             self.head_dims or HEAD_DIMS, self.dtypes or DTYPES[arch], self.masks or tuple(Mask)
         ):
             for head_dim_v in self.head_dims_v or (head_dim,):
-                key = serving_key(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask)
-                yield from (KernelSpec(key=key, tile=tile) for tile in self._tiles(key))
+                yield serving_key(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask)
 
     def _tiles(self, key: ProblemKey) -> Iterator[TileConfig]:
         rows = default_tiles(key, self.target)
@@ -137,37 +186,35 @@ class Selection:
             yield from (row.tile for row in rows)
 
 
+KEY_OPTIONS = ("out_dtype", "v_is_col_major", "packs_gqa")
+"""Names that Selection.key may set."""
+
 TILE_FIELDS = tuple(field.name for field in fields(TileConfig))
 """Names that Selection.tile may set."""
 
 
-def head_dim_bucket(head_dim: int) -> int:
-    """The smallest head dim with a kernel that is at least `head_dim`; SpecError outside 1..256."""
-    for bucket in HEAD_DIMS:
-        if 1 <= head_dim <= bucket:
-            return bucket
-    raise SpecError(
-        asked=f"choose a kernel for head_dim {head_dim}",
-        got=f"head_dim {head_dim}",
-        allowed=f"1 to {HEAD_DIMS[-1]}",
-        do=f"Split or project the heads to at most {HEAD_DIMS[-1]}.",
-    )
-
-
-def serving_key(*, arch: Arch, dtype: DType, head_dim: int, head_dim_v: int, mask: Mask) -> ProblemKey:
-    """The best key for head dims in 1..256: the exact one where a kernel is built for both, else the one that pads."""
-    buckets = (head_dim_bucket(head_dim), head_dim_bucket(head_dim_v))
-    rounded = (round_head_dim(head_dim), round_head_dim(head_dim_v))
+def serving_key(
+    *,
+    arch: Arch,
+    dtype: DType,
+    head_dim: int,
+    head_dim_v: int,
+    mask: Mask,
+    out_dtype: DType | None = None,
+    v_is_col_major: bool = False,
+    packs_gqa: bool = False,
+) -> ProblemKey:
+    """The best key for head dims in 1..256: on SM80 the exact one where a kernel is built for both, else the one that
+    pads; on SM90 the smallest pair that covers both. SM80 kernels do not pack: there `packs_gqa` asks for nothing."""
+    pair = serving_head_dims(arch, dtype, head_dim, head_dim_v)
     return ProblemKey(
         arch=arch,
         dtype=dtype,
-        head_dim=buckets[0],
-        head_dim_v=buckets[1],
+        head_dim=pair[0],
+        head_dim_v=pair[1],
         mask=mask,
-        pads_head_dim=buckets != rounded,
+        pads_head_dim=arch is Arch.SM80 and pair != (round_head_dim(head_dim), round_head_dim(head_dim_v)),
+        out_dtype=out_dtype,
+        v_is_col_major=v_is_col_major,
+        packs_gqa=packs_gqa and arch is Arch.SM90,
     )
-
-
-def round_head_dim(head_dim: int) -> int:
-    """`head_dim` rounded up to what a kernel can read: a multiple of HEAD_DIM_UNIT (the host pads by a copy)."""
-    return -(-head_dim // HEAD_DIM_UNIT) * HEAD_DIM_UNIT

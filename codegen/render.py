@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnsmith.codegen import resources_sm90
 from attnsmith.codegen.errors import AttnsmithError, UnsupportedError
-from attnsmith.codegen.resources import num_threads, smem_bytes, smem_members
-from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey
+from attnsmith.codegen.resources import entry_registers, num_threads, smem_bytes, smem_members
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey, Scheduler
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -69,9 +70,10 @@ def render_template(name: str, context: dict[str, Any]) -> str:
 def template_context(spec: KernelSpec) -> dict[str, Any]:
     """What a kernel template sees: the spec and what is derived from it, never the compile target.
 
-    `members` are the bytes of each SharedStorage member; `Mask` and `DType` allow comparisons by enum.
+    `members` are the bytes of each SharedStorage member; the enums allow comparisons. SM90 templates see registers and
+    warpgroups besides.
     """
-    return {
+    context: dict[str, Any] = {
         "spec": spec,
         "key": spec.key,
         "tile": spec.tile,
@@ -81,6 +83,19 @@ def template_context(spec: KernelSpec) -> dict[str, Any]:
         "num_threads": num_threads(spec),
         "Mask": Mask,
         "DType": DType,
+        "Scheduler": Scheduler,
+    }
+    return {**context, **_sm90_context(spec)} if spec.key.arch is Arch.SM90 else context
+
+
+def _sm90_context(spec: KernelSpec) -> dict[str, Any]:
+    return {
+        "entry_registers": entry_registers(spec),
+        "producer_registers": resources_sm90.producer_registers(spec),
+        "consumer_registers": resources_sm90.consumer_registers(spec),
+        "num_consumer_warpgroups": resources_sm90.num_consumer_warpgroups(spec),
+        "transposes_v": resources_sm90.transposes_v(spec),
+        "min_ctas_per_sm": resources_sm90.min_ctas_per_sm(spec),
     }
 
 

@@ -1,140 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a spec needs (shared memory, registers, threads, occupancy) and what each compile target has.
+"""What a spec needs of its compile target: shared memory, registers, threads, and how many CTAs an SM then holds.
 
-The shared-memory formula is the Python side of the rendered `static_assert(sizeof(SharedStorage) == ...)`.
-Not responsible for saying what is legal: rules.py compares the two.
+The shared-memory formula is the Python side of the rendered `static_assert(sizeof(SharedStorage) == ...)`. The formulas
+are each family's (resources_sm80.py, resources_sm90.py). Not responsible for saying what is legal: rules.py compares.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
-from attnsmith.codegen.errors import SpecError
-from attnsmith.codegen.spec import Arch, KernelSpec, Mask
+from attnsmith.codegen import resources_sm80, resources_sm90
+from attnsmith.codegen.limits import (
+    KIB,
+    REGISTER_UNIT_PER_WARP,
+    SMEM_ALIGNMENT,
+    SMEM_RESERVED_PER_CTA,
+    TARGETS,
+    WARP_SIZE,
+    TargetLimits,
+    target_limits,
+)
+from attnsmith.codegen.spec import Arch, KernelSpec
 
-KIB = 1024
-
-WARP_SIZE = 32
-
-SMEM_ALIGNMENT = 1024
-"""Each SharedStorage member starts on a multiple of this: a multiple of every swizzle atom (8 rows x 128 B)."""
-
-SMEM_RESERVED_PER_CTA = 1 * KIB
-"""Shared memory that the system takes per resident CTA (compute capability 8.0 and later)."""
-
-REGISTER_UNIT_PER_WARP = 256
-"""Registers are given to a warp in units of this many."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetLimits:
-    """Limits of one compile target, as the CUDA programming guide's table of technical specifications states them."""
-
-    target: str
-    """Compile target, for example `sm_80`."""
-    archs: tuple[Arch, ...]
-    """Kernel families whose instructions it has, preferred first."""
-    gpus: str
-    """Cards that have it."""
-    smem_per_block: int
-    """Bytes of shared memory that one CTA can opt in to."""
-    smem_per_sm: int
-    """Bytes of shared memory of one SM."""
-    max_threads_per_sm: int
-    """Resident threads of one SM."""
-    max_blocks_per_sm: int
-    """Resident CTAs of one SM."""
-    registers_per_sm: int = 64 * KIB
-    """32-bit registers of one SM."""
-    max_registers_per_thread: int = 255
-    """32-bit registers that one thread can address."""
-    max_threads_per_block: int = 1024
-    """Threads of one CTA."""
-
-    def __post_init__(self) -> None:
-        if self.smem_per_block + SMEM_RESERVED_PER_CTA > self.smem_per_sm:
-            raise ValueError(f"{self.target}: a CTA's shared memory exceeds its SM's")
-        if self.max_threads_per_sm % WARP_SIZE or self.max_threads_per_block > self.max_threads_per_sm:
-            raise ValueError(f"{self.target}: thread limits contradict each other")
+__all__ = [
+    "KIB",
+    "SMEM_ALIGNMENT",
+    "TARGETS",
+    "WARP_SIZE",
+    "TargetLimits",
+    "cta_smem_bytes",
+    "entry_registers",
+    "num_threads",
+    "occupancy",
+    "register_breakdown",
+    "register_estimate",
+    "register_limit",
+    "smem_bytes",
+    "smem_members",
+    "static_smem_bytes",
+    "target_limits",
+]
 
 
-TARGETS: dict[str, TargetLimits] = {
-    row.target: row
-    for row in (
-        TargetLimits(
-            target="sm_80",
-            archs=(Arch.SM80,),
-            gpus="A100, A30",
-            smem_per_block=163 * KIB,
-            smem_per_sm=164 * KIB,
-            max_threads_per_sm=2048,
-            max_blocks_per_sm=32,
-        ),
-        TargetLimits(
-            target="sm_86",
-            archs=(Arch.SM80,),
-            gpus="RTX 30xx, A10, A40",
-            smem_per_block=99 * KIB,
-            smem_per_sm=100 * KIB,
-            max_threads_per_sm=1536,
-            max_blocks_per_sm=16,
-        ),
-        TargetLimits(
-            target="sm_89",
-            archs=(Arch.SM80,),
-            gpus="RTX 40xx, L4, L40",
-            smem_per_block=99 * KIB,
-            smem_per_sm=100 * KIB,
-            max_threads_per_sm=1536,
-            max_blocks_per_sm=24,
-        ),
-        TargetLimits(
-            target="sm_90",
-            archs=(Arch.SM80,),
-            gpus="H100, H200 with kernels of the SM80 family",
-            smem_per_block=227 * KIB,
-            smem_per_sm=228 * KIB,
-            max_threads_per_sm=2048,
-            max_blocks_per_sm=32,
-        ),
-    )
-}
+class _Family(Protocol):
+    """What each family's module has."""
+
+    def num_threads(self, spec: KernelSpec, /) -> int: ...
+
+    def smem_members(self, spec: KernelSpec, /) -> dict[str, int]: ...
+
+    def static_smem_bytes(self, spec: KernelSpec, /) -> int: ...
+
+    def register_breakdown(self, spec: KernelSpec, /) -> dict[str, int]: ...
+
+    def register_limit(self, spec: KernelSpec, target: str, /) -> int: ...
+
+    def registers_at_launch(self, spec: KernelSpec, /) -> int: ...
 
 
-def target_limits(target: str) -> TargetLimits:
-    """The row of `target`; SpecError names the targets that exist."""
-    try:
-        return TARGETS[target]
-    except KeyError:
-        raise SpecError(
-            asked=f"use target {target}",
-            got=repr(target),
-            allowed=", ".join(TARGETS),
-            do="Pass the compile target of your GPU (A100: sm_80, RTX 30: sm_86, RTX 40: sm_89, H100: sm_90).",
-        ) from None
+_FAMILIES: dict[Arch, _Family] = {Arch.SM80: resources_sm80, Arch.SM90: resources_sm90}
 
 
 def num_threads(spec: KernelSpec) -> int:
     """Threads per CTA."""
-    return WARP_SIZE * spec.tile.num_warps
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // SMEM_ALIGNMENT) * SMEM_ALIGNMENT
+    return _FAMILIES[spec.key.arch].num_threads(spec)
 
 
 def smem_members(spec: KernelSpec) -> dict[str, int]:
-    """Bytes of each SharedStorage member by its C++ name, rounded up to SMEM_ALIGNMENT.
-
-    O is staged through Q's buffer after the last key tile, so `q_or_o` holds the larger of the two.
-    """
-    key, tile = spec.key, spec.tile
-    element = key.dtype.num_bytes
-    return {
-        "q_or_o": _aligned(tile.block_m * max(key.head_dim, key.head_dim_v) * element),
-        "k": _aligned(tile.num_stages * tile.block_n * key.head_dim * element),
-        "v": _aligned(tile.num_stages * tile.block_n * key.head_dim_v * element),
-    }
+    """Bytes of each SharedStorage member by its C++ name, rounded up to SMEM_ALIGNMENT."""
+    return _FAMILIES[spec.key.arch].smem_members(spec)
 
 
 def smem_bytes(spec: KernelSpec) -> int:
@@ -143,8 +77,8 @@ def smem_bytes(spec: KernelSpec) -> int:
 
 
 def static_smem_bytes(spec: KernelSpec) -> int:
-    """Static shared memory of one CTA in bytes: a flag where the mask hides keys, and the gap to SharedStorage."""
-    return 0 if spec.key.mask is Mask.FULL else SMEM_ALIGNMENT
+    """Static shared memory of one CTA in bytes, the gap to SharedStorage included."""
+    return _FAMILIES[spec.key.arch].static_smem_bytes(spec)
 
 
 def cta_smem_bytes(spec: KernelSpec) -> int:
@@ -153,46 +87,41 @@ def cta_smem_bytes(spec: KernelSpec) -> int:
 
 
 def register_breakdown(spec: KernelSpec) -> dict[str, int]:
-    """32-bit registers per thread by purpose, at the widest point of the key loop.
-
-    `acc_s` is block_m x block_n fp32 scores and `acc_o` block_m x head_dim_v fp32 outputs over the CTA's threads.
-    P is converted to 16 bit slice by slice in the PV GEMM, so P never stands beside S. `operands` are two k-steps of
-    A fragments (4 registers per 16 rows) and two ldmatrix.x4 of B; `softmax` is row_max and row_sum of two rows per
-    16-row tile; `addresses` are pointers, strides and counters.
-    """
-    key, tile = spec.key, spec.tile
-    threads = num_threads(spec)
-    row_tiles = max(1, tile.block_m // (16 * tile.num_warps))
-    return {
-        "acc_s": -(-tile.block_m * tile.block_n // threads),
-        "acc_o": -(-tile.block_m * key.head_dim_v // threads),
-        "operands": 2 * 4 * row_tiles + 2 * 4,
-        "softmax": 4 * row_tiles,
-        "addresses": 24,
-    }
+    """32-bit registers per computing thread by purpose, at the widest point of the key loop."""
+    return _FAMILIES[spec.key.arch].register_breakdown(spec)
 
 
 def register_estimate(spec: KernelSpec) -> int:
-    """Planned 32-bit registers per thread; the sum of `register_breakdown`.
+    """Planned 32-bit registers per computing thread; the sum of `register_breakdown`.
 
     A necessary condition, used to refuse tiles that must spill. What ptxas really took is in `attnsmith inspect`.
     """
     return sum(register_breakdown(spec).values())
 
 
+def register_limit(spec: KernelSpec, target: str) -> int:
+    """Registers that a computing thread can have: the target's, or a consumer's after setmaxnreg (SM90)."""
+    return _FAMILIES[spec.key.arch].register_limit(spec, target)
+
+
+def entry_registers(spec: KernelSpec) -> int:
+    """Registers per thread that a CTA is launched with, planned: what decides how many CTAs an SM holds."""
+    return _FAMILIES[spec.key.arch].registers_at_launch(spec)
+
+
 def occupancy(spec: KernelSpec, target: str, *, registers: int | None = None) -> int:
     """CTAs that fit one SM of `target` at once; 0 when not even one does.
 
-    `registers` per thread is what ptxas reported, or the estimate when None.
+    `registers` per thread is what ptxas reported, or `entry_registers` when None.
     """
     limits = target_limits(target)
-    per_thread = register_estimate(spec) if registers is None else registers
-    warps = spec.tile.num_warps
-    if warps < 1 or num_threads(spec) > limits.max_threads_per_block or per_thread > limits.max_registers_per_thread:
+    if spec.tile.num_warps < 1 or num_threads(spec) > limits.max_threads_per_block:
         return 0
+    per_thread = entry_registers(spec) if registers is None else registers
     smem = cta_smem_bytes(spec)
-    if smem > limits.smem_per_block:
+    if smem > limits.smem_per_block or per_thread > limits.max_registers_per_thread:
         return 0
+    warps = num_threads(spec) // WARP_SIZE
     per_warp = -(-per_thread * WARP_SIZE // REGISTER_UNIT_PER_WARP) * REGISTER_UNIT_PER_WARP
     return min(
         limits.smem_per_sm // (smem + SMEM_RESERVED_PER_CTA),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 
 from attnsmith.codegen.errors import SpecError, UnsupportedError
-from attnsmith.codegen.resources import TARGETS
+from attnsmith.codegen.limits import TARGETS
+from attnsmith.codegen.render import has_template
+from attnsmith.codegen.spec import Op
 
 _TOKEN = re.compile(r"(?:sm|compute)?_?(\d{1,2})\.?(\d)([af]?)(?:\+ptx)?", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;,\s]+")
-_GPU_FAMILIES = {"ampere": ("sm_80", "sm_86"), "ada": ("sm_89",), "hopper": ("sm_90",)}
-_DO = f"Use {', '.join(TARGETS)} (also written 8.0, 80, sm80; several are separated by ';', ',' or a space)."
+_GPU_FAMILIES = {"ampere": ("sm_80", "sm_86"), "ada": ("sm_89",), "hopper": ("sm_90a",)}
+_DO = f"Use {', '.join(TARGETS)} (also written 8.0, 80, sm80, 9.0a; several are separated by ';', ',' or a space)."
 
 
 def _invalid(token: str, text: str) -> SpecError:
@@ -45,7 +47,10 @@ def _parse_token(token: str, text: str) -> tuple[str, ...]:
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
-    """The compile targets of a list such as `8.0;8.6`, `sm_80, sm_90` or `Ampere`, without duplicates, sorted.
+    """The compile targets of a list such as `8.0;9.0a`, `sm_80, sm_90` or `Ampere`, without duplicates, sorted.
+
+    9.0 and sm_90 are literally that: kernels of the SM80 family, as nvcc's -arch=sm_90 has no Hopper instructions. What
+    a Hopper GPU should have is 9.0a, sm_90a or `hopper`.
 
     Accepts what TORCH_CUDA_ARCH_LIST writes and every form with one clear meaning; `+PTX` is accepted and means
     nothing, because every compiled kernel keeps its PTX.
@@ -78,7 +83,7 @@ def target_for_capability(major: int, minor: int) -> str:
         UnsupportedError: no target's code runs on it.
     """
     for target in reversed(TARGETS):
-        if runs_on(target, (major, minor)):
+        if runs_on(target, (major, minor)) and has_template(Op.FWD, TARGETS[target].archs[0]):
             return target
     raise UnsupportedError(
         asked=f"choose kernels for a device of compute capability {major}.{minor}",
