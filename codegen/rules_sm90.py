@@ -122,17 +122,6 @@ RULES_SM90: tuple[Rule, ...] = (
         arch=Arch.SM90,
     ),
     Rule(
-        id="rescale-fp8",
-        summary="8-bit P is scaled by 2^8 to use e4m3's range, so a row maximum must not lag behind (2^8 * 2^8 > 448)",
-        predicate=lambda spec, target: not (spec.tile.skips_rescale and spec.key.dtype.is_fp8),
-        message=lambda spec, target: Problem(
-            f"skips_rescale with {spec.key.dtype.value}",
-            "skips_rescale for fp16 and bf16; e4m3 P would overflow",
-            "Set skips_rescale to False.",
-        ),
-        arch=Arch.SM90,
-    ),
-    Rule(
         id="ping-pong",
         summary="taking turns at the tensor cores takes at least two consumer warpgroups",
         predicate=lambda spec, target: not spec.tile.is_ping_pong or spec.tile.num_warps >= 2 * WARPS_PER_WARPGROUP,

@@ -10,8 +10,6 @@ import re
 
 from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.limits import TARGETS
-from attnsmith.codegen.render import has_template
-from attnsmith.codegen.spec import Op
 
 _TOKEN = re.compile(r"(?:sm|compute)?_?(\d{1,2})\.?(\d)([af]?)(?:\+ptx)?", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;,\s]+")
@@ -83,7 +81,7 @@ def target_for_capability(major: int, minor: int) -> str:
         UnsupportedError: no target's code runs on it.
     """
     for target in reversed(TARGETS):
-        if runs_on(target, (major, minor)) and has_template(Op.FWD, TARGETS[target].archs[0]):
+        if runs_on(target, (major, minor)):
             return target
     raise UnsupportedError(
         asked=f"choose kernels for a device of compute capability {major}.{minor}",

@@ -149,7 +149,7 @@ def rows_sm90(key: ProblemKey) -> tuple[TileRow, ...]:
     """Every row for the key's element size, head dims and V's order; SpecError where there is none."""
     table = ROWS_16_BIT if not key.dtype.is_fp8 else ROWS_8_BIT_COL_MAJOR if key.v_is_col_major else ROWS_8_BIT
     try:
-        rows = table[key.head_dim, key.head_dim_v]
+        return table[key.head_dim, key.head_dim_v]
     except KeyError:
         raise SpecError(
             asked=f"choose a tile for head_dim {key.head_dim}, head_dim_v {key.head_dim_v}, {key.dtype.value} on SM90",
@@ -157,7 +157,3 @@ def rows_sm90(key: ProblemKey) -> tuple[TileRow, ...]:
             allowed=", ".join(f"({d}, {dv})" for d, dv in head_dim_pairs(key.arch, key.dtype)),
             do="Use a pair that covers both, or pass a tile.",
         ) from None
-    if not key.dtype.is_fp8:
-        return rows
-    # 8-bit P is scaled to e4m3's range, which leaves no room for a maximum that lags behind.
-    return tuple(replace(row, tile=replace(row.tile, skips_rescale=False)) for row in rows)
