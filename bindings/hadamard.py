@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+
 import torch
 from attnsmith.checks import MAX_HEAD_DIM
 from attnsmith.errors import ArgumentError, ArgumentTypeError
@@ -41,7 +42,8 @@ def incoherent_rotation(head_dim: int, seed: int = 0) -> Tensor:
             )  # fmt: skip
         if not least <= value <= most:
             raise ArgumentError(
-                asked="make a rotation", got=f"{name} {value}", allowed=f"{name} from {least} to {most}", do=f"Pass another {name}.",
+                asked="make a rotation", got=f"{name} {value}", allowed=f"{name} from {least} to {most}",
+                do=f"Pass another {name}.",
             )  # fmt: skip
     return _rotation(head_dim, seed).clone()
 

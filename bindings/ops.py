@@ -45,26 +45,29 @@ def _empty_lse(q: Tensor) -> Tensor:
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
 
 
+def _named(descales: tuple[Tensor | None, ...]) -> dict[str, Any]:
+    return dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=False))
+
+
 def _reference_out(
     q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor, *descales: Tensor | None
 ) -> Tensor:
     simulation.forget_last_launch()
-    named: dict[str, Any] = dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=False))
     checks.check_tensors(q, k, v)
-    checks.check_descales(q, k, **named)
+    checks.check_descales(q, k, **_named(descales))
     checks.check_out_dtype(out.dtype, q)
     result, lse = reference.attention(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, compute_dtype=torch.float32, **named
+        q, k, v, softmax_scale=softmax_scale, causal=causal, compute_dtype=torch.float32, **_named(descales)
     )
     out.copy_(result)
     return lse.contiguous()
 
 
-def _simulated(op: Any, simulated: SimulationOptions, q: Tensor, *args: Any, **options: Any) -> Any:
+def _simulated(simulated: SimulationOptions, op: Any, *args: Any, **options: Any) -> Any:
     """A launcher op on the simulated GPU."""
     has_fp8 = simulated.target.startswith("sm_90")
-    checks.check_has_fp8(q.dtype, f"the simulated GPU {simulated.device}", has_fp8)
-    return simulation.run(simulated, functools.partial(op, **options), q, *args)
+    checks.check_has_fp8(args[0].dtype, f"the simulated GPU {simulated.device}", has_fp8)
+    return simulation.run(simulated, functools.partial(op, **options), *args)
 
 
 def _fwd_cpu(
@@ -72,19 +75,26 @@ def _fwd_cpu(
 ) -> tuple[Tensor, Tensor]:
     simulated = simulation.current()
     if simulated is not None:
-        op = torch.ops.attnsmith.simulated_fwd
-        result: tuple[Tensor, Tensor] = _simulated(op, simulated, q, k, v, softmax_scale, causal, *descales, **options)
+        options.update(_named(descales))
+        result: tuple[Tensor, Tensor] = _simulated(
+            simulated, torch.ops.attnsmith.simulated_fwd, q, k, v, softmax_scale, causal, **options
+        )
         return result
     out = _empty_out(q, v.shape[3], options.get("out_dtype"))
     return out, _reference_out(q, k, v, softmax_scale, causal, out, *descales)
 
 
-def _fwd_out_cpu(q: Tensor, *args: Any, **options: Any) -> Tensor:
+def _fwd_out_cpu(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, out: Tensor, *descales: Any, **options: Any
+) -> Tensor:
     simulated = simulation.current()
     if simulated is not None:
-        lse: Tensor = _simulated(torch.ops.attnsmith.simulated_fwd_out, simulated, q, *args, **options)
+        options.update(_named(descales))
+        lse: Tensor = _simulated(
+            simulated, torch.ops.attnsmith.simulated_fwd_out, q, k, v, softmax_scale, causal, out, **options
+        )
         return lse
-    return _reference_out(q, *args)
+    return _reference_out(q, k, v, softmax_scale, causal, out, *descales)
 
 
 def _load_launcher(q: Tensor) -> None:

@@ -52,6 +52,12 @@ class CheckCase:
     """Bottom-right aligned causal mask."""
     softmax_scale: float | None = None
     """None is head_dim ** -0.5."""
+    v_layout: str = "row"
+    """How v lies in memory: row, its head dim contiguous, or col, its keys."""
+    out_dtype: str | None = None
+    """Of the output; None is dtype, bf16 for FP8, which may also have fp16."""
+    pack_gqa: bool | None = None
+    """Whether the query heads of one key head share a tile's rows; None lets the dispatch choose."""
     seed: int = 0
     """Of the random inputs."""
 
@@ -66,12 +72,25 @@ class CheckCase:
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether the inputs are of an 8-bit type, and so have descales."""
+        return self.dtype in ("e4m3", "e5m2")
+
+    @property
+    def result_dtype(self) -> str:
+        """Element type of the output, default resolved."""
+        return self.out_dtype or ("bf16" if self.is_fp8 else self.dtype)
+
+    @property
     def label(self) -> str:
-        """For example `sim:a100 bf16 b1 sq113 sk203 h4/2 d64 causal`."""
+        """For example `sim:a100 bf16 b1 sq113 sk203 h4/2 d64 causal`, then what is not at its default."""
         dims = f"d{self.head_dim}" if self.dim_v == self.head_dim else f"d{self.head_dim}x{self.dim_v}"
         mask = "causal" if self.causal else "full"
         sizes = f"b{self.batch} sq{self.seqlen_q} sk{self.seqlen_k} h{self.nheads}/{self.kv_heads}"
-        return f"{self.device} {self.dtype} {sizes} {dims} {mask}"
+        options = " vcol" * (self.v_layout == "col")
+        options += f" out {self.out_dtype}" if self.out_dtype else ""
+        options += "" if self.pack_gqa is None else " packed" if self.pack_gqa else " unpacked"
+        return f"{self.device} {self.dtype} {sizes} {dims} {mask}{options}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,23 +185,31 @@ def open_device(name: str) -> Iterator[torch.device]:
 
 
 def make_inputs(case: CheckCase, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k, v in the case's dtype: standard normal from the seed, the same on every device.
+    """q, k, v in the case's dtype: normal from the seed, the same on every device.
+
+    Their standard deviation is 1; for FP8 an eighth of the type's largest number, as quantized tensors have it.
 
     Raises:
-        CheckError: they do not fit memory.
+        CheckError: they do not fit memory, or v_layout is neither row nor col.
     """
     import torch
+    from attnsmith.quantize import to_col_major
 
     generator = torch.Generator().manual_seed(case.seed)
     dtype = torch_dtype(case.dtype)
+    unit = _unit(case)
+    if case.v_layout not in ("row", "col"):
+        do = "Pass one of these as --v-layout."
+        raise CheckError(asked="lay out v", got=repr(case.v_layout), allowed="row, col", do=do)
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+        return (torch.randn(*shape, generator=generator) * unit).to(dtype).to(device)
 
     try:
         q = normal(case.batch, case.seqlen_q, case.nheads, case.head_dim)
         k = normal(case.batch, case.seqlen_k, case.kv_heads, case.head_dim)
         v = normal(case.batch, case.seqlen_k, case.kv_heads, case.dim_v)
+        v = to_col_major(v) if case.v_layout == "col" else v
     except RuntimeError as error:  # torch's allocators raise it on the CPU, a subclass of it on a GPU
         raise CheckError(
             asked=f"make random q, k and v for {case.label}",
@@ -193,16 +220,42 @@ def make_inputs(case: CheckCase, device: torch.device) -> tuple[torch.Tensor, to
     return q, k, v
 
 
-def call_op(
-    case: CheckCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _unit(case: CheckCase) -> float:
+    """What the number 1 is in the case's inputs."""
+    import torch
+
+    return torch.finfo(torch_dtype(case.dtype)).max / 8 if case.is_fp8 else 1.0
+
+
+def make_descales(case: CheckCase, device: torch.device) -> dict[str, torch.Tensor]:
+    """FP8: q_descale, k_descale, v_descale that give the inputs standard deviations from 0.5 to 2, another one for each
+    (batch, key head) and tensor, so that a swapped index shows. None for other types."""
+    import torch
+
+    if not case.is_fp8:
+        return {}
+    generator = torch.Generator().manual_seed(case.seed)
+    factors = 0.5 + 1.5 * torch.rand(3, case.batch, case.kv_heads, generator=generator)
+    return dict(zip(("q_descale", "k_descale", "v_descale"), (factors / _unit(case)).to(device), strict=True))
+
+
+def call_op(case: CheckCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of the public function, written over a buffer of NaN, so that an element nobody wrote shows."""
     import attnsmith
     import torch
 
-    out = torch.full((*q.shape[:3], v.shape[-1]), float("nan"), dtype=q.dtype, device=q.device)
+    shape = (*q.shape[:3], v.shape[-1])
+    out = torch.full(shape, float("nan"), dtype=torch_dtype(case.result_dtype), device=q.device)
     result, lse, _ = attnsmith.flash_attn_func(
-        q, k, v, softmax_scale=case.softmax_scale, causal=case.causal, return_attn_probs=True, out=out
+        q,
+        k,
+        v,
+        softmax_scale=case.softmax_scale,
+        causal=case.causal,
+        return_attn_probs=True,
+        out=out,
+        pack_gqa=case.pack_gqa,
+        **make_descales(case, q.device),
     )
     return result, lse
 
@@ -270,8 +323,9 @@ def compare_with_reference(
     from attnsmith import reference
 
     options: dict[str, Any] = {"softmax_scale": case.softmax_scale, "causal": case.causal}
+    options.update(make_descales(case, out.device))
     ref_out, ref_lse = reference.attention(*inputs, **options)
-    same_dtype = reference.same_dtype_attention(*inputs, **options)
+    same_dtype = reference.same_dtype_attention(*inputs, **options, out_dtype=out.dtype)
     found = {
         "out": reference.compare(out, ref_out, same_dtype),
         "lse": reference.compare_lse(lse, ref_lse),

@@ -9,6 +9,7 @@ import click
 from attnsmith.tools.check import CheckCase, CheckResult, run_check
 
 SIZE = click.IntRange(min=0)
+V_LAYOUT_HELP = "What of v is contiguous: head dims or keys."
 SEED = click.IntRange(min=0, max=2**63 - 1)
 
 
@@ -24,12 +25,18 @@ SEED = click.IntRange(min=0, max=2**63 - 1)
 @click.option("--head-dim-v", type=SIZE, default=None, help="Of v; default: as --head-dim.")
 @click.option("--causal/--no-causal", default=False, show_default=True, help="Bottom-right aligned causal mask.")
 @click.option("--softmax-scale", type=float, default=None, help="Default: head_dim ** -0.5.")
+@click.option("--v-layout", type=click.Choice(["row", "col"]), default="row", show_default=True, help=V_LAYOUT_HELP)
+@click.option("--out-dtype", type=click.Choice(["fp16", "bf16"]), default=None, help="Default: --dtype; FP8: bf16.")
+@click.option(
+    "--pack-gqa/--no-pack-gqa", default=None, help="Query heads of a key head in one tile; default: automatic."
+)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Of the random inputs.")
 @click.option("--json", "as_json", is_flag=True, help="The facts as JSON on stdout.")
 def command(as_json: bool, seqlen_q: int, seqlen_k: int | None, **fields: object) -> None:
     """Run attention on fresh random input and compare out and lse with the fp64 reference.
 
-    The output is poisoned with NaN first. Exit code 1 when an error exceeds what the tolerance rule allows.
+    FP8 inputs come with random descales. The output is poisoned with NaN first. Exit code 1 when an error exceeds what
+    the tolerance rule allows.
     """
     keys = seqlen_q if seqlen_k is None else seqlen_k
     case = CheckCase(seqlen_q=seqlen_q, seqlen_k=keys, **fields)  # type: ignore[arg-type]
