@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnsmith.codegen.compile.library import KernelDesc
+from attnsmith.codegen.compile.library import SCHEDULER_CODES, KernelDesc
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 SOURCES = {"built-in": 0, "AOT": 1, "JIT": 2}
 """Where a kernel came from -> its code."""
@@ -36,6 +36,17 @@ class TensorArg(ctypes.Structure):
         ("stride_batch", ctypes.c_int64),
         ("stride_row", ctypes.c_int64),
         ("stride_head", ctypes.c_int64),
+        ("stride_head_dim", ctypes.c_int64),
+    )
+
+
+class DescaleArg(ctypes.Structure):
+    """attnsmith_descale: fp32 (batch, nheads_k); without a pointer, 1."""
+
+    _fields_ = (
+        ("ptr", ctypes.c_void_p),
+        ("stride_batch", ctypes.c_int64),
+        ("stride_head", ctypes.c_int64),
     )
 
 
@@ -51,6 +62,29 @@ class ForwardArgs(ctypes.Structure):
         ("v", TensorArg),
         ("out", TensorArg),
         ("lse", ctypes.c_void_p),
+        ("out_dtype", ctypes.c_int32),
+        ("pack_gqa", ctypes.c_int32),
+        ("q_descale", DescaleArg),
+        ("k_descale", DescaleArg),
+        ("v_descale", DescaleArg),
+    )
+
+
+class Problem(ctypes.Structure):
+    """attnsmith_problem: what a call asks of dispatch, as the miss handler gets it."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("out_dtype", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("head_dim_v", ctypes.c_int32),
+        ("is_causal", ctypes.c_int32),
+        ("v_is_col_major", ctypes.c_int32),
+        ("packs_gqa", ctypes.c_int32),
+        ("can_use_tma", ctypes.c_int32),
+        ("seqlen_q", ctypes.c_int64),
+        ("target", ctypes.c_char_p),
+        ("has_usable", ctypes.c_int32),
     )
 
 
@@ -65,21 +99,14 @@ class _SimOptions(ctypes.Structure):
         ("async_mode", ctypes.c_int32),
         ("num_threads", ctypes.c_uint32),
         ("step_budget", ctypes.c_uint64),
+        ("num_sms", ctypes.c_int32),
     )
 
 
-MISS_HANDLER = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_int,  # dtype code
-    ctypes.c_int,  # head_dim
-    ctypes.c_int,  # head_dim_v
-    ctypes.c_int,  # is_causal
-    ctypes.c_int64,  # seqlen_q
-    ctypes.c_char_p,  # target
-    ctypes.c_int,  # has_usable
-    ctypes.POINTER(ctypes.c_char),  # message
-    ctypes.c_uint64,  # message capacity
-)
+_TILE_FIELDS = ("block_m", "block_n", "num_warps", "num_stages", "cluster_size", "ctas_per_sm")
+
+MISS_HANDLER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Problem), ctypes.POINTER(ctypes.c_char), ctypes.c_uint64)
+"""Problem, message, message capacity -> 0 once a kernel is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +131,8 @@ class SimulationOptions:
     """Host threads; 0 is every core."""
     step_budget: int
     """Warp instructions per launch; 0 is the simulator's default."""
+    num_sms: int
+    """Multiprocessors, which size the grids of persistent kernels."""
 
 
 class CApi:
@@ -114,6 +143,7 @@ class CApi:
         for name in ("last_error", "dispatch_table", "last_launch", "take_sim_error"):
             getattr(self._library, f"attnsmith_{name}").restype = ctypes.c_char_p
         self._library.attnsmith_forward.argtypes = (ctypes.POINTER(ForwardArgs), ctypes.c_int, ctypes.c_void_p)
+        self._library.attnsmith_num_encoded_tensor_maps.restype = ctypes.c_uint64
         self._handler: Any = None
         found = self._library.attnsmith_abi_version()
         if found != ABI_VERSION:
@@ -142,7 +172,8 @@ class CApi:
             cubin_bytes=len(cubin),
             ptx=ctypes.cast(ctypes.c_char_p(ptx), ctypes.c_void_p),
             ptx_bytes=len(ptx),
-            **{name: entry[name] for name in ("block_m", "block_n", "num_warps", "num_stages")},
+            scheduler=SCHEDULER_CODES[entry["scheduler"]],
+            **{name: entry[name] for name in _TILE_FIELDS},
         )
         self.register_desc(desc)
 
@@ -177,6 +208,11 @@ class CApi:
         """The simulator's report of the calling thread's failed launch; "" when there is none."""
         return self._text("take_sim_error")
 
+    def num_encoded_tensor_maps(self) -> int:
+        """TMA descriptors that this process has encoded."""
+        count: int = self._library.attnsmith_num_encoded_tensor_maps()
+        return count
+
     def set_simulation(self, options: SimulationOptions | None) -> None:
         """For the calling thread; None leaves the simulator."""
         if options is None:
@@ -192,6 +228,7 @@ class CApi:
             async_mode=ASYNC_MODES[options.async_mode],
             num_threads=options.num_threads,
             step_budget=options.step_budget,
+            num_sms=options.num_sms,
         )
         self._check(self._library.attnsmith_set_simulation(ctypes.byref(raw)))
 

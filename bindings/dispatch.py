@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsmith import launcher
-from attnsmith.capi import CApi
+from attnsmith.capi import CApi, Problem
+from attnsmith.codegen.compile.library import SCHEDULER_CODES
 from attnsmith.codegen.dispatch import FIELDS, candidate_specs, entry, unpack_key
-from attnsmith.codegen.resources import TARGETS
-from attnsmith.codegen.spec import DType, KernelSpec, Mask, ProblemKey, TileConfig, parse_enum
+from attnsmith.codegen.limits import TARGETS
+from attnsmith.codegen.render import has_template
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Op, ProblemKey, Scheduler, TileConfig, parse_enum
+from attnsmith.codegen.targets import runs_on
 from attnsmith.errors import DispatchError
 from attnsmith.progress import visible_progress
 
@@ -30,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 
 DTYPE_OF_CODE = {code: DType(value) for field in FIELDS if field.name == "dtype" for value, code in field.values}
 """Dtype codes of the packed key that the launcher passes."""
+
+_SCHEDULERS = {code: Scheduler(value) for value, code in SCHEDULER_CODES.items()}
 
 _pending = threading.local()
 """The exception of this thread's last miss, until the op's caller raises it."""
@@ -44,7 +49,9 @@ class DispatchEntry:
     key: ProblemKey
     """What it serves."""
     tile: TileConfig
-    """How it runs."""
+    """How it runs: the tile and what sizes its grid. Pipeline options are in the kernel's name alone."""
+    ctas_per_sm: int
+    """CTAs that one multiprocessor holds at once."""
     target: str
     """What it was compiled for."""
     source: str
@@ -61,7 +68,8 @@ class DispatchEntry:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: key and tile are dicts, enums their values."""
         row = asdict(self)
-        row["key"] = {name: getattr(value, "value", value) for name, value in row["key"].items()}
+        for part in ("key", "tile"):
+            row[part] = {name: getattr(value, "value", value) for name, value in row[part].items()}
         return row
 
 
@@ -71,11 +79,12 @@ def dispatch_table() -> list[DispatchEntry]:
 
 
 def _to_entry(row: dict[str, Any]) -> DispatchEntry:
-    tile = {name: row[name] for name in ("block_m", "block_n", "num_warps", "num_stages")}
+    tile = {name: row[name] for name in ("block_m", "block_n", "num_warps", "num_stages", "cluster_size")}
     return DispatchEntry(
         kernel=row["kernel"],
         key=unpack_key(row["packed_key"]),
-        tile=TileConfig(**tile),
+        tile=TileConfig(**tile, scheduler=_SCHEDULERS[row["scheduler"]]),
+        ctas_per_sm=row["ctas_per_sm"],
         target=row["target"],
         source=row["source"],
         smem_bytes=row["smem_bytes"],
@@ -149,23 +158,13 @@ def raise_pending(cause: BaseException) -> None:
         raise error from (cause if isinstance(error, Exception) else None)
 
 
-def _on_miss(
-    api: CApi,
-    dtype: int,
-    head_dim: int,
-    head_dim_v: int,
-    is_causal: int,
-    seqlen_q: int,
-    target: bytes,
-    has_usable: int,
-    message: Any,
-    capacity: int,
-) -> int:
+def _on_miss(api: CApi, asked: Any, message: Any, capacity: int) -> int:
     """Called by the launcher in the thread of the op. Nothing may escape: the error waits for `raise_pending`."""
+    problem: Problem = asked.contents
     try:
-        _build_best(api, DTYPE_OF_CODE[dtype], head_dim, head_dim_v, bool(is_causal), seqlen_q, target.decode())
+        _build_best(api, problem)
     except BaseException as error:
-        if has_usable and isinstance(error, Exception):
+        if problem.has_usable and isinstance(error, Exception):
             _LOG.warning("%s (another kernel of the table serves the call)", error)
             return 0
         _pending.error = error
@@ -175,26 +174,27 @@ def _on_miss(
     return 0
 
 
-def _build_best(
-    api: CApi, dtype: DType, head_dim: int, head_dim_v: int, is_causal: bool, seqlen_q: int, device_target: str
-) -> None:
+def _build_best(api: CApi, problem: Problem) -> None:
     from attnsmith.codegen.build import build_kernel
 
-    target = compile_target(device_target)
-    specs = candidate_specs(
-        dtype=dtype,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        mask=Mask.CAUSAL if is_causal else Mask.FULL,
+    target = compile_target(problem.target.decode(), can_use_tma=bool(problem.can_use_tma))
+    best = candidate_specs(
+        dtype=DTYPE_OF_CODE[problem.dtype],
+        out_dtype=DTYPE_OF_CODE[problem.out_dtype],
+        head_dim=problem.head_dim,
+        head_dim_v=problem.head_dim_v,
+        mask=Mask.CAUSAL if problem.is_causal else Mask.FULL,
         target=target,
-        seqlen_q=seqlen_q,
-    )
-    if any(row["kernel"] == specs[0].name and row["target"] == target for row in api.dispatch_table()):
+        seqlen_q=problem.seqlen_q,
+        v_is_col_major=bool(problem.v_is_col_major),
+        packs_gqa=bool(problem.packs_gqa),
+    )[0]
+    if any(row["kernel"] == best.name and row["target"] == target for row in api.dispatch_table()):
         return
     if not is_jit_enabled():
-        raise _no_kernel(api, specs[0], target, head_dim, head_dim_v)
+        raise _no_kernel(api, best, target, problem.head_dim, problem.head_dim_v)
     with visible_progress():
-        built = build_kernel(specs[0], target)
+        built = build_kernel(best, target)
     _register(api, built, "JIT")
 
 
@@ -213,22 +213,37 @@ def is_jit_enabled() -> bool:
     return value == "1"
 
 
-def compile_target(device_target: str) -> str:
-    """The best target of ours whose code runs on a device: same major version, no newer minor.
+def compile_target(device_target: str, *, can_use_tma: bool = True) -> str:
+    """The best target of ours whose code runs on a device: same major version, no newer minor, a family that exists.
+
+    Args:
+        device_target: its compute capability, `sm_90`.
+        can_use_tma: False leaves out families whose kernels load tensors by TMA.
 
     Raises:
         DispatchError: there is none.
     """
-    number = int(device_target.removeprefix("sm_").rstrip("a"))
-    fitting = [t for t in TARGETS if int(t[3:].rstrip("a")) // 10 == number // 10 and int(t[3:].rstrip("a")) <= number]
+    capability = _capability(device_target)
+    fitting = [target for target in TARGETS if runs_on(target, capability) and _is_usable(target, can_use_tma)]
     if not fitting:
         raise DispatchError(
             asked="run attention on this GPU",
-            got=f"compute capability {number // 10}.{number % 10}",
+            got=f"compute capability {capability[0]}.{capability[1]}",
             allowed=f"GPUs that run one of {', '.join(TARGETS)}",
             do="Use such a GPU, or CPU tensors inside attnsmith.simulate(...).",
         )
-    return max(fitting, key=lambda target: int(target[3:].rstrip("a")))
+    return max(fitting, key=lambda target: (_capability(target), target))
+
+
+def _capability(target: str) -> tuple[int, int]:
+    """`sm_90a` -> (9, 0)."""
+    number = int(target.removeprefix("sm_").rstrip("a"))
+    return number // 10, number % 10
+
+
+def _is_usable(target: str, can_use_tma: bool) -> bool:
+    arch = TARGETS[target].archs[0]
+    return has_template(Op.FWD, arch) and (can_use_tma or arch is not Arch.SM90)
 
 
 def build_command(spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> str:
@@ -266,15 +281,21 @@ def explain(
     causal: bool = False,
     seqlen_q: int | None = None,
     device: str | None = None,
+    out_dtype: str | None = None,
+    pack_gqa: bool = False,
+    v_is_col_major: bool = False,
 ) -> dict[str, Any]:
     """Which kernel serves a problem, why, what else could, and which of them this process has loaded.
 
     Args:
-        dtype: fp16 or bf16.
+        dtype: fp16, bf16, e4m3 or e5m2.
         head_dim, head_dim_v: as a caller would pass them, 1 to 256.
         causal: bottom-right aligned causal mask.
         seqlen_q: query rows; None is long.
         device: a simulated GPU, a target, or `cuda`; default: the simulation in effect, else the GPU, else a100.
+        out_dtype: of an 8-bit dtype, fp16 or bf16; None is bf16.
+        pack_gqa: tiles of a group's query heads (on sm_90a; elsewhere it asks for nothing).
+        v_is_col_major: v's keys are contiguous; 8-bit dtypes only.
 
     Returns:
         JSON-ready: `kernel`, `why`, `alternatives` as `attnsmith explain --json`, and `loaded`: names in the table.

@@ -102,7 +102,8 @@ def _sources() -> dict[str, bytes]:
     csrc = resources.files("attnsmith") / "csrc"
     files = {item.name: item.read_bytes() for item in csrc.iterdir() if item.name.endswith((".cpp", ".hpp", ".h"))}
     shared = resources.files("attnsmith.templates") / "include" / "attnsmith"
-    files |= {f"attnsmith/{name}": (shared / name).read_bytes() for name in ("params.hpp", "kernel_desc.hpp")}
+    headers = ("params.hpp", "sm90/params.hpp", "kernel_desc.hpp")
+    files |= {f"attnsmith/{name}": (shared / name).read_bytes() for name in headers}
     files["ptxsim.h"] = (resources.files("attnsmith.tools.ptxsim") / "csrc" / "ptxsim.h").read_bytes()
     files["dispatch_table.inc"] = render_dispatch_header().encode()
     return files

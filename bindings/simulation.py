@@ -16,11 +16,11 @@ from typing import Any
 
 from attnsmith import launcher
 from attnsmith.capi import ASYNC_MODES, SCHEDULES, CApi, SimulationOptions
-from attnsmith.codegen.resources import TARGETS
+from attnsmith.codegen.limits import TARGETS
 from attnsmith.errors import ArgumentError
 from attnsmith.progress import visible_progress
 
-DEVICE_TARGETS = {"a100": "sm_80", "rtx3090": "sm_86", "rtx4090": "sm_89", "h100": "sm_90", "h200": "sm_90"}
+DEVICE_TARGETS = {"a100": "sm_80", "rtx3090": "sm_86", "rtx4090": "sm_89", "h100": "sm_90a", "h200": "sm_90a"}
 """Simulated GPU -> the compile target of its kernels."""
 
 ENVIRONMENT_VARIABLE = "ATTNSMITH_SIMULATE"
@@ -53,6 +53,7 @@ def simulate(
     async_mode: str = "late",
     num_threads: int = 0,
     step_budget: int = 0,
+    num_sms: int = 0,
 ) -> Iterator[None]:
     """Inside, attention on CPU tensors runs the real kernels on a simulated GPU, in every thread of this process.
 
@@ -63,12 +64,13 @@ def simulate(
         async_mode: when cp.async arrives, "late" (as late as the ISA allows) or "random".
         num_threads: host threads; 0 is every core.
         step_budget: warp instructions per launch; 0 is the simulator's default.
+        num_sms: multiprocessors that persistent kernels size their grids for; 0 is as many as the GPU has.
 
     Raises:
         ArgumentError (a ValueError): an unknown device, schedule or async_mode, a number out of range.
         ToolchainError, CompileError: launcher or simulator cannot be built on this machine (both need g++).
     """
-    options = _make_options(device, seed, schedule, async_mode, num_threads, step_budget)
+    options = _make_options(device, seed, schedule, async_mode, num_threads, step_budget, num_sms)
     _active.append(options)
     try:
         yield
@@ -88,7 +90,7 @@ def current() -> SimulationOptions | None:
             asked=f"simulate the device of the environment variable {ENVIRONMENT_VARIABLE}", got=repr(device),
             allowed=", ".join(DEVICE_TARGETS), do=f"Set {ENVIRONMENT_VARIABLE} to one of these, or unset it.",
         )  # fmt: skip
-    return _make_options(device, 0, "round_robin", "late", 0, 0)
+    return _make_options(device, 0, "round_robin", "late", 0, 0, 0)
 
 
 def _plain(device: Any) -> Any:
@@ -114,7 +116,7 @@ def _one_of(name: str, value: Any, allowed: dict[str, Any]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _make_options(
-    device: str, seed: int, schedule: str, async_mode: str, num_threads: int, step_budget: int
+    device: str, seed: int, schedule: str, async_mode: str, num_threads: int, step_budget: int, num_sms: int
 ) -> SimulationOptions:
     device = _plain(device)
     _one_of("device", device, DEVICE_TARGETS)
@@ -123,7 +125,9 @@ def _make_options(
     _in_range("seed", seed, 64)
     _in_range("num_threads", num_threads, 32)
     _in_range("step_budget", step_budget, 64)
+    _in_range("num_sms", num_sms, 31)
     from attnsmith.tools.ptxsim.build import library_path
+    from attnsmith.tools.ptxsim.devices import devices
 
     with visible_progress():
         library = library_path()
@@ -139,6 +143,7 @@ def _make_options(
         async_mode=async_mode,
         num_threads=num_threads,
         step_budget=step_budget,
+        num_sms=num_sms or devices()[device]["sm_count"],
     )
 
 

@@ -2,6 +2,7 @@
 // Implements capi.h: translation of plain structs, and of exceptions into a status. No logic of its own.
 #include "capi.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,10 +11,11 @@
 #include "dispatch.hpp"
 #include "error.hpp"
 #include "forward.hpp"
+#include "tensor_map.hpp"
 
 namespace {
 
-constexpr int kAbiVersion = 1;
+constexpr int kAbiVersion = 2;
 
 thread_local std::string last_error;
 thread_local std::string json;
@@ -31,15 +33,41 @@ int guarded(Body&& body) {
 
 attnsmith::TensorView view_of(attnsmith_tensor const& x) {
   return attnsmith::TensorView{
-      x.ptr, x.batch, x.seqlen, x.nheads, x.head_dim, {x.stride_batch, x.stride_row, x.stride_head}};
+      x.ptr, x.batch, x.seqlen, x.nheads, x.head_dim, {x.stride_batch, x.stride_row, x.stride_head}, x.stride_head_dim};
 }
 
-void require_aligned(attnsmith_tensor const& x, char const* name) {
-  bool const is_aligned = x.head_dim % 8 == 0 && x.stride_batch % 8 == 0 && x.stride_row % 8 == 0 &&
-                          x.stride_head % 8 == 0 && reinterpret_cast<uintptr_t>(x.ptr) % 16 == 0;
+attnsmith::DescaleView view_of(attnsmith_descale const& x) { return {x.ptr, x.stride_batch, x.stride_head}; }
+
+void require_aligned(attnsmith_tensor const& x, char const* name, attnsmith::DType dtype) {
+  int64_t const unit = 16 / static_cast<int64_t>(attnsmith::num_bytes(dtype));
+  bool const is_col_major = x.stride_head_dim != 1;
+  bool const is_aligned = (is_col_major ? x.stride_head_dim % unit == 0 && x.stride_row == 1
+                                        : x.head_dim % unit == 0 && x.stride_row % unit == 0) &&
+                          x.stride_batch % unit == 0 && x.stride_head % unit == 0 &&
+                          reinterpret_cast<uintptr_t>(x.ptr) % 16 == 0;
   if (is_aligned) return;
   attnsmith::fail("attnsmith_forward", std::string(name) + " that is not made of aligned rows",
-                  "a 16-byte aligned pointer, head_dim and strides that are multiples of 8", "Copy it.");
+                  "a 16-byte aligned pointer, head_dim and strides that are multiples of " + std::to_string(unit),
+                  "Copy it.");
+}
+
+void require(bool condition, char const* got, char const* allowed, char const* action) {
+  if (!condition) attnsmith::fail("attnsmith_forward", got, allowed, action);
+}
+
+void require_types(attnsmith_fwd_args const& args) {
+  auto const dtype = static_cast<attnsmith::DType>(args.dtype);
+  auto const out_dtype = static_cast<attnsmith::DType>(args.out_dtype);
+  bool const is_fp8 = attnsmith::is_fp8(dtype);
+  bool const has_descale =
+      args.q_descale.ptr != nullptr || args.k_descale.ptr != nullptr || args.v_descale.ptr != nullptr;
+  require(is_fp8 ? !attnsmith::is_fp8(out_dtype) : out_dtype == dtype, "another out_dtype",
+          "dtype; fp16 or bf16 where dtype is an 8-bit type", "Set out_dtype.");
+  require(is_fp8 || !has_descale, "a descale", "NULL, unless dtype is an 8-bit type", "Scale the tensors.");
+  require(args.q.stride_head_dim == 1 && args.k.stride_head_dim == 1 && args.out.stride_head_dim == 1 &&
+              (is_fp8 || args.v.stride_head_dim == 1),
+          "a head_dim that is not contiguous", "stride_head_dim 1, unless for v of an 8-bit type", "Copy the tensor.");
+  require(args.pack_gqa >= -1 && args.pack_gqa <= 1, "another pack_gqa", "-1, 0, 1", "Set pack_gqa to -1.");
 }
 
 std::string entry_json(attnsmith::Kernel const& kernel) {
@@ -52,6 +80,9 @@ std::string entry_json(attnsmith::Kernel const& kernel) {
          number("block_n", static_cast<uint64_t>(kernel.tile.block_n)) + ", " +
          number("num_warps", static_cast<uint64_t>(kernel.tile.num_warps)) + ", " +
          number("num_stages", static_cast<uint64_t>(kernel.tile.num_stages)) + ", " +
+         number("scheduler", static_cast<uint64_t>(kernel.tile.scheduler)) + ", " +
+         number("cluster_size", static_cast<uint64_t>(kernel.tile.cluster_size)) + ", " +
+         number("ctas_per_sm", static_cast<uint64_t>(kernel.tile.ctas_per_sm)) + ", " +
          number("smem_bytes", kernel.smem_bytes) + ", " + number("num_threads", kernel.num_threads) + ", \"priority\": " +
          std::to_string(kernel.priority) + ", " + number("max_seqlen_q", static_cast<uint64_t>(kernel.max_seqlen_q)) +
          ", " + number("cubin_bytes", kernel.cubin.size()) + ", " + number("ptx_bytes", kernel.ptx.size()) + "}";
@@ -71,7 +102,14 @@ int attnsmith_register_kernel(const attnsmith_kernel_desc* desc) {
     kernel->name = desc->name;
     kernel->packed_key = desc->packed_key;
     kernel->target = attnsmith::Target::parse(desc->target);
-    kernel->tile = {desc->block_m, desc->block_n, desc->num_warps, desc->num_stages};
+    kernel->key = attnsmith::unpack_key(desc->packed_key);
+    kernel->tile = {desc->block_m,
+                    desc->block_n,
+                    desc->num_warps,
+                    desc->num_stages,
+                    static_cast<attnsmith::Scheduler>(desc->scheduler),
+                    std::max(desc->cluster_size, 1),
+                    std::max(desc->ctas_per_sm, 1)};
     kernel->smem_bytes = desc->smem_bytes;
     kernel->num_threads = desc->num_threads;
     kernel->priority = desc->priority;
@@ -110,6 +148,8 @@ const char* attnsmith_last_launch(void) {
   return json.c_str();
 }
 
+uint64_t attnsmith_num_encoded_tensor_maps(void) { return attnsmith::num_encoded_tensor_maps(); }
+
 void attnsmith_forget_last_launch(void) { attnsmith::last_launch() = {}; }
 
 const char* attnsmith_take_sim_error(void) {
@@ -127,7 +167,7 @@ int attnsmith_set_simulation(const attnsmith_sim_options* options) {
     attnsmith::SimOptions next;
     next.library = options->library;
     next.device = options->device;
-    next.limits = {attnsmith::Target::parse(options->target), options->max_smem_bytes};
+    next.limits = {attnsmith::Target::parse(options->target), options->max_smem_bytes, std::max(options->num_sms, 1)};
     next.seed = options->seed;
     next.schedule = options->schedule;
     next.async_mode = options->async_mode;
@@ -139,12 +179,14 @@ int attnsmith_set_simulation(const attnsmith_sim_options* options) {
 
 int attnsmith_forward(const attnsmith_fwd_args* args, int device_index, void* stream) {
   return guarded([=] {
-    require_aligned(args->q, "q");
-    require_aligned(args->k, "k");
-    require_aligned(args->v, "v");
-    require_aligned(args->out, "out");
     attnsmith::FwdCall call{};
     call.dtype = static_cast<attnsmith::DType>(args->dtype);
+    call.out_dtype = static_cast<attnsmith::DType>(args->out_dtype);
+    require_types(*args);
+    require_aligned(args->q, "q", call.dtype);
+    require_aligned(args->k, "k", call.dtype);
+    require_aligned(args->v, "v", call.dtype);
+    require_aligned(args->out, "out", call.out_dtype);
     call.q = view_of(args->q);
     call.k = view_of(args->k);
     call.v = view_of(args->v);
@@ -152,6 +194,10 @@ int attnsmith_forward(const attnsmith_fwd_args* args, int device_index, void* st
     call.lse = args->lse;
     call.softmax_scale = args->softmax_scale;
     call.is_causal = args->causal != 0;
+    call.pack_gqa = static_cast<attnsmith::PackGqa>(args->pack_gqa);
+    call.q_descale = view_of(args->q_descale);
+    call.k_descale = view_of(args->k_descale);
+    call.v_descale = view_of(args->v_descale);
     attnsmith::Device& device = device_index < 0 ? attnsmith::sim_device() : attnsmith::cuda_device(device_index);
     attnsmith::run_forward(call, device, stream);
   });

@@ -15,16 +15,25 @@ extern "C" {
 
 typedef struct {
   void* ptr;
-  int64_t batch, seqlen, nheads, head_dim; /* head_dim % 8 == 0 */
-  int64_t stride_batch, stride_row, stride_head; /* elements, multiples of 8 */
+  int64_t batch, seqlen, nheads, head_dim; /* head_dim: whole 16-byte units */
+  int64_t stride_batch, stride_row, stride_head; /* elements, whole 16-byte units */
+  int64_t stride_head_dim; /* 1; for a column-major v of an 8-bit type stride_row is 1 instead, and head_dim is free */
 } attnsmith_tensor;
 
 typedef struct {
-  int32_t dtype; /* the packed key's code: 1 fp16, 2 bf16 */
+  const float* ptr; /* (batch, nheads_k); NULL: 1 */
+  int64_t stride_batch, stride_head;
+} attnsmith_descale;
+
+typedef struct {
+  int32_t dtype; /* the packed key's code: 1 fp16, 2 bf16, 3 e4m3, 4 e5m2 */
   int32_t causal;
   double softmax_scale;
   attnsmith_tensor q, k, v, out;
   float* lse; /* (batch, nheads, seqlen_q) */
+  int32_t out_dtype; /* dtype, or fp16 or bf16 where that is an 8-bit type */
+  int32_t pack_gqa;  /* -1 automatic, 0 never, 1 always */
+  attnsmith_descale q_descale, k_descale, v_descale; /* 8-bit types only */
 } attnsmith_fwd_args;
 
 typedef struct {
@@ -37,10 +46,20 @@ typedef struct {
   int32_t async_mode; /* 0 late, 1 random */
   uint32_t num_threads;
   uint64_t step_budget;
+  int32_t num_sms; /* sizes the grids of persistent kernels */
 } attnsmith_sim_options;
 
-typedef int (*attnsmith_miss_handler)(int dtype, int head_dim, int head_dim_v, int is_causal, int64_t seqlen_q,
-                                      const char* target, int has_usable, char* message, uint64_t message_capacity);
+/* What a call asks of dispatch; codes are the packed key's. */
+typedef struct {
+  int32_t dtype, out_dtype, head_dim, head_dim_v;
+  int32_t is_causal, v_is_col_major, packs_gqa;
+  int32_t can_use_tma; /* 0: the SM90 family cannot serve it */
+  int64_t seqlen_q;
+  const char* target; /* the device's compute capability: "sm_90" */
+  int32_t has_usable; /* 1: the table has a kernel that computes it */
+} attnsmith_problem;
+
+typedef int (*attnsmith_miss_handler)(const attnsmith_problem* problem, char* message, uint64_t message_capacity);
 
 int attnsmith_abi_version(void);
 const char* attnsmith_last_error(void);
@@ -54,6 +73,7 @@ const char* attnsmith_dispatch_table(void);
 const char* attnsmith_last_launch(void); /* {} after a call without work, or a failed one; "stats" when simulated */
 const char* attnsmith_take_sim_error(void);
 
+uint64_t attnsmith_num_encoded_tensor_maps(void); /* TMA descriptors encoded so far */
 void attnsmith_forget_last_launch(void);
 int attnsmith_set_simulation(const attnsmith_sim_options* options); /* of the calling thread */
 

@@ -8,6 +8,7 @@
 #include "cuda_driver.hpp"
 #include "device.hpp"
 #include "error.hpp"
+#include "tile_counters.hpp"
 
 namespace attnsmith {
 
@@ -47,6 +48,7 @@ class CudaDevice final : public Device {
     limits_.target.major = attribute(handle, cuda::kAttributeMajor, about);
     limits_.target.minor = attribute(handle, cuda::kAttributeMinor, about);
     limits_.max_smem_bytes = static_cast<uint32_t>(attribute(handle, cuda::kAttributeSmemOptin, about));
+    limits_.num_sms = attribute(handle, cuda::kAttributeNumSms, about);
     check(driver().primary_context_retain(&context_, handle), "cuDevicePrimaryCtxRetain", about.c_str());
   }
 
@@ -60,6 +62,22 @@ class CudaDevice final : public Device {
     check(driver().launch_kernel(function, launch.grid, 1, 1, kernel.num_threads, 1, 1, kernel.smem_bytes, stream,
                                  arguments, nullptr),
           "cuLaunchKernel", kernel.name.c_str());
+  }
+
+  TmaDescriptor encode(TensorMap const& map) override {
+    ContextGuard const guard(context_);
+    TmaDescriptor descriptor{};
+    uint32_t const element_strides[5] = {1, 1, 1, 1, 1};
+    check(driver().tensor_map_encode_tiled(&descriptor, static_cast<int>(map.type), map.rank,
+                                           const_cast<void*>(map.address), map.sizes, map.strides, map.box,
+                                           element_strides, 0, swizzle_code(map.swizzle_bytes), kL2Promotion256B, 0),
+          "cuTensorMapEncodeTiled", "a tensor of the call");
+    return descriptor;
+  }
+
+  TileCounter* tile_counter(void* stream) override {
+    ContextGuard const guard(context_);
+    return tile_counters_.get(stream);
   }
 
  private:
@@ -94,6 +112,7 @@ class CudaDevice final : public Device {
   int index_;
   cuda::Context context_ = nullptr;
   DeviceLimits limits_;
+  TileCounters tile_counters_;
   std::mutex mutex_;
 };
 

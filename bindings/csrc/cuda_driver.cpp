@@ -43,6 +43,15 @@ Driver open_driver() {
   resolve(library, "cuModuleGetFunction", driver.module_get_function);
   resolve(library, "cuFuncSetAttribute", driver.function_set_attribute);
   resolve(library, "cuLaunchKernel", driver.launch_kernel);
+  resolve(library, "cuTensorMapEncodeTiled", driver.tensor_map_encode_tiled);
+  resolve(library, "cuMemAlloc_v2", driver.mem_alloc);
+  resolve(library, "cuMemsetD8Async", driver.memset_d8_async);
+  resolve(library, "cuStreamCreate", driver.stream_create);
+  resolve(library, "cuStreamDestroy_v2", driver.stream_destroy);
+  resolve(library, "cuStreamSynchronize", driver.stream_synchronize);
+  resolve(library, "cuStreamIsCapturing", driver.stream_is_capturing);
+  resolve(library, "cuStreamGetId", driver.stream_get_id);
+  resolve(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   resolve(library, "cuGetErrorName", driver.get_error_name);
   resolve(library, "cuGetErrorString", driver.get_error_string);
   return driver;

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <string>
 
+#include "attnsmith/sm90/params.hpp"
 #include "kernel_table.hpp"
+#include "tensor_map.hpp"
 
 namespace attnsmith {
 
@@ -33,6 +35,11 @@ class Device {
   virtual int index() const = 0;  // CUDA index, -1 simulated
   // Loads the kernel's image if this device has not yet, and launches it. CUDA: asynchronous, on the given stream.
   virtual void launch(Kernel const& kernel, Launch const& launch, void* stream) = 0;
+  // The descriptor that this device's TMA unit reads. Callers go through tensor_map, which keeps them.
+  virtual TmaDescriptor encode(TensorMap const& map) = 0;
+  // A zeroed counter for one launch on `stream`, which no other launch uses that may run at the same time. The kernel
+  // leaves it zeroed.
+  virtual TileCounter* tile_counter(void* stream) = 0;
 };
 
 // The CUDA device of an index; throws when there is no driver or no such device.

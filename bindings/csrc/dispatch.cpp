@@ -29,18 +29,33 @@ std::string describe(FwdProblem const& problem) {
          " head_dim_v " + std::to_string(problem.head_dim_v) + (problem.is_causal ? " causal" : " full");
 }
 
-void append_keys(FwdProblem const& problem, Mask mask, CandidateKeys& keys) {
-  int const head_dim = head_dim_bucket(problem.head_dim);
-  int const head_dim_v = head_dim_bucket(problem.head_dim_v);
+ProblemKey base_key(FwdProblem const& problem, Arch arch, Mask mask) {
+  HeadDimPair const head_dims = serving_head_dims(arch, problem.dtype, problem.head_dim, problem.head_dim_v);
   ProblemKey key{};
+  key.head_dim = head_dims.head_dim;
+  key.head_dim_v = head_dims.head_dim_v;
   key.op = Op::kFwd;
-  key.arch = Arch::kSm80;  // every target of this version runs the SM80 family
+  key.arch = arch;
   key.dtype = problem.dtype;
-  key.head_dim = head_dim;
-  key.head_dim_v = head_dim_v;
   key.mask = mask;
-  key.pads_head_dim = false;
-  if (head_dim == problem.head_dim && head_dim_v == problem.head_dim_v) keys.push_back(pack_key(key));
+  key.out_dtype = problem.out_dtype;
+  return key;
+}
+
+// Every kernel of SM90 serves smaller head dims too.
+void append_sm90_keys(FwdProblem const& problem, Mask mask, CandidateKeys& keys) {
+  ProblemKey key = base_key(problem, Arch::kSm90, mask);
+  key.v_is_col_major = problem.v_is_col_major;
+  key.packs_gqa = problem.packs_gqa;
+  keys.push_back(pack_key(key));
+  if (!problem.packs_gqa || problem.is_packing_required) return;
+  key.packs_gqa = false;
+  keys.push_back(pack_key(key));
+}
+
+void append_sm80_keys(FwdProblem const& problem, Mask mask, CandidateKeys& keys) {
+  ProblemKey key = base_key(problem, Arch::kSm80, mask);
+  if (key.head_dim == problem.head_dim && key.head_dim_v == problem.head_dim_v) keys.push_back(pack_key(key));
   key.pads_head_dim = true;
   keys.push_back(pack_key(key));
 }
@@ -60,13 +75,29 @@ std::string ask_handler(FwdProblem const& problem, DeviceLimits const& device, b
   MissHandler const handler = miss_handler.load();
   if (handler == nullptr) return has_usable ? "" : "no handler builds missing kernels. Import attnsmith first.";
   char message[4096] = "";
-  bool const is_causal = problem.is_causal && problem.seqlen_q != 1;
-  int const status = handler(static_cast<int>(problem.dtype), problem.head_dim, problem.head_dim_v, is_causal ? 1 : 0,
-                             problem.seqlen_q, device.target.str().c_str(), has_usable ? 1 : 0, message,
-                             sizeof(message));
+  std::string const target = device.target.str();
+  attnsmith_problem asked{};
+  asked.dtype = static_cast<int>(problem.dtype);
+  asked.out_dtype = static_cast<int>(problem.out_dtype);
+  asked.head_dim = problem.head_dim;
+  asked.head_dim_v = problem.head_dim_v;
+  asked.is_causal = problem.is_causal && problem.seqlen_q != 1;
+  asked.v_is_col_major = problem.v_is_col_major;
+  asked.packs_gqa = problem.packs_gqa;
+  asked.can_use_tma = problem.can_use_tma;
+  asked.seqlen_q = problem.seqlen_q;
+  asked.target = target.c_str();
+  asked.has_usable = has_usable;
+  int const status = handler(&asked, message, sizeof(message));
   message[sizeof(message) - 1] = '\0';
   if (status == 0) return "";
   return message[0] != '\0' ? message : "the handler failed without a message";
+}
+
+// Whether nothing better than `kernel` is worth a build: it is pinned, or of the best family and built ahead.
+bool is_settled(Kernel const* kernel, CandidateKeys const& keys) {
+  if (kernel == nullptr || kernel->is_pinned()) return kernel != nullptr;
+  return kernel->source != Source::kJit && kernel->key.arch == unpack_key(keys.front()).arch;
 }
 
 // Problem classes that the handler was asked about: best key, target, and seqlen_q up to the next power of two, which
@@ -106,10 +137,14 @@ class AskedProblems {
 
 }  // namespace
 
-CandidateKeys candidate_keys(FwdProblem const& problem) {
+CandidateKeys candidate_keys(FwdProblem const& problem, DeviceLimits const& device) {
   CandidateKeys keys;
-  if (!problem.is_causal || problem.seqlen_q == 1) append_keys(problem, Mask::kFull, keys);
-  if (problem.is_causal) append_keys(problem, Mask::kCausal, keys);
+  auto append = [&](auto append_family) {
+    if (!problem.is_causal || problem.seqlen_q == 1) append_family(problem, Mask::kFull, keys);
+    if (problem.is_causal) append_family(problem, Mask::kCausal, keys);
+  };
+  if (device.runs_sm90() && problem.can_use_tma) append(append_sm90_keys);
+  if (!is_fp8(problem.dtype)) append(append_sm80_keys);
   return keys;
 }
 
@@ -118,11 +153,10 @@ void set_miss_handler(MissHandler handler) { miss_handler.store(handler); }
 void forget_asked_problems() { AskedProblems::instance().clear(); }
 
 Kernel const& select_kernel(FwdProblem const& problem, DeviceLimits const& device) {
-  CandidateKeys const keys = candidate_keys(problem);
+  CandidateKeys const keys = candidate_keys(problem, device);
   Found found = search(keys, problem, device);
   Kernel const* usable = found.kernel != nullptr ? found.kernel : found.fallback;
-  bool const is_settled = found.kernel != nullptr && (found.kernel->is_pinned() || found.kernel->source != Source::kJit);
-  if (is_settled || (usable != nullptr && !jit_enabled())) return *usable;
+  if (is_settled(found.kernel, keys) || (usable != nullptr && !jit_enabled())) return *usable;
   auto const problem_class = AskedProblems::class_of(keys.front(), problem, device);
   if (usable != nullptr && AskedProblems::instance().contains(problem_class)) return *usable;
   std::string const message = ask_handler(problem, device, usable != nullptr);

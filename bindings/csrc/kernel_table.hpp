@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dispatch_table.inc"  // rendered by attnsmith.codegen.dispatch
+
 namespace attnsmith {
 
 inline constexpr int kMaxDevices = 64;  // CUDA devices per process that the function cache has slots for
@@ -32,17 +34,26 @@ enum class Source : int { kBuiltIn = 0, kAot = 1, kJit = 2 };
 
 char const* to_string(Source source);
 
+// How a kernel's CTAs come by their output tiles: the codes of attnsmith_kernel_desc.
+enum class Scheduler : int { kSingle = 0, kStatic = 1, kDynamic = 2 };
+
 struct TileShape {
   int block_m = 0;
   int block_n = 0;
   int num_warps = 0;
   int num_stages = 0;
+  Scheduler scheduler = Scheduler::kSingle;
+  int cluster_size = 1;
+  int ctas_per_sm = 1;  // resident at once
+
+  bool is_persistent() const { return scheduler != Scheduler::kSingle; }
 };
 
 // One kernel. Immutable once registered, but for the per-device handles that the devices keep in it.
 struct Kernel {
   std::string name;
   uint64_t packed_key = 0;
+  ProblemKey key{};  // packed_key's fields
   Target target;
   TileShape tile;
   uint32_t smem_bytes = 0;
@@ -63,6 +74,10 @@ struct Kernel {
 struct DeviceLimits {
   Target target;
   uint32_t max_smem_bytes = 0;
+  int num_sms = 1;
+
+  // The SM90 family is compiled for sm_90a, which is exact.
+  bool runs_sm90() const { return target.major == 9 && target.minor == 0; }
 };
 
 // Result of a search: `kernel` meets its seqlen_q condition; `fallback` computes the right result but was meant for

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "error.hpp"
+#include "params_sm90.hpp"
 
 namespace attnsmith {
-
-namespace {
 
 int32_t narrow(char const* name, int64_t value) {
   int64_t const max = std::numeric_limits<int32_t>::max();
@@ -20,20 +19,26 @@ int32_t narrow(char const* name, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
-int64_t num_ctas(FwdParams const& params) {
-  return static_cast<int64_t>(params.num_m_blocks) * params.nheads_q * params.batch;
-}
-
-}  // namespace
-
 uint64_t TensorView::extent_bytes(uint64_t element_bytes) const {
   if (batch == 0 || seqlen == 0 || nheads == 0 || head_dim == 0) return 0;
-  int64_t const last = (batch - 1) * strides.batch + (seqlen - 1) * strides.row + (nheads - 1) * strides.head;
-  return static_cast<uint64_t>(last + head_dim) * element_bytes;
+  int64_t const last = (batch - 1) * strides.batch + (seqlen - 1) * strides.row + (nheads - 1) * strides.head +
+                       (head_dim - 1) * head_dim_stride;
+  return static_cast<uint64_t>(last + 1) * element_bytes;
 }
 
 FwdProblem FwdCall::problem() const {
-  return FwdProblem{dtype, static_cast<int>(q.head_dim), static_cast<int>(v.head_dim), is_causal, q.seqlen};
+  FwdProblem problem{};
+  problem.dtype = dtype;
+  problem.out_dtype = out_dtype;
+  problem.head_dim = static_cast<int>(q.head_dim);
+  problem.head_dim_v = static_cast<int>(v.head_dim);
+  problem.is_causal = is_causal;
+  problem.v_is_col_major = v.is_col_major();
+  problem.packs_gqa = packs_gqa(*this);
+  problem.can_use_tma = can_use_tma(*this);
+  problem.is_packing_required = pack_gqa == PackGqa::kAlways;
+  problem.seqlen_q = q.seqlen;
+  return problem;
 }
 
 FwdParams make_params(FwdCall const& call, Kernel const& kernel) {
@@ -61,17 +66,17 @@ FwdParams make_params(FwdCall const& call, Kernel const& kernel) {
   return params;
 }
 
-uint32_t grid_size(FwdParams const& params) {
-  // num_m_blocks * nheads_q fits 62 bits; the product with batch is checked by division.
+int32_t num_output_tiles(int32_t num_m_blocks, int32_t num_heads, int32_t batch) {
+  // num_m_blocks * num_heads fits 62 bits; the product with batch is checked by division.
   int64_t const max = std::numeric_limits<int32_t>::max();
-  int64_t const per_batch = static_cast<int64_t>(params.num_m_blocks) * params.nheads_q;
-  if (per_batch > max / params.batch) {
+  int64_t const per_batch = static_cast<int64_t>(num_m_blocks) * num_heads;
+  if (per_batch > max / batch) {
     fail("launch forward attention",
-         std::to_string(params.num_m_blocks) + " query blocks * " + std::to_string(params.nheads_q) + " heads * " +
-             std::to_string(params.batch) + " batches",
+         std::to_string(num_m_blocks) + " query blocks * " + std::to_string(num_heads) + " heads * " +
+             std::to_string(batch) + " batches",
          "at most " + std::to_string(max) + " CTAs", "Split the call along the batch.");
   }
-  return static_cast<uint32_t>(num_ctas(params));
+  return static_cast<int32_t>(per_batch * batch);
 }
 
 }  // namespace attnsmith

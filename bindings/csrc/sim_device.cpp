@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device.hpp"
@@ -21,6 +22,7 @@ namespace {
 struct Simulator {
   decltype(&ptxsim_load) load;
   decltype(&ptxsim_launch) launch;
+  decltype(&ptxsim_encode_tensor_map) encode_tensor_map;
   decltype(&ptxsim_free) free;
 };
 
@@ -48,6 +50,7 @@ Simulator const& simulator(std::string const& path) {
     auto opened = std::make_unique<Simulator>();
     resolve(library, "ptxsim_load", opened->load);
     resolve(library, "ptxsim_launch", opened->launch);
+    resolve(library, "ptxsim_encode_tensor_map", opened->encode_tensor_map);
     resolve(library, "ptxsim_free", opened->free);
     slot = std::move(opened);
   }
@@ -57,6 +60,7 @@ Simulator const& simulator(std::string const& path) {
 thread_local SimOptions options;
 thread_local std::string last_report;
 thread_local std::string last_error;
+thread_local TileCounter counter{};  // a launch returns when it has ended, so that a thread needs one
 
 std::string take(Simulator const& simulator, char* text) {
   std::string copy = text != nullptr ? text : "";
@@ -97,7 +101,8 @@ ptxsim_launch_config make_config(Kernel const& kernel, uint32_t grid) {
   config.grid[1] = config.grid[2] = 1;
   config.block[0] = kernel.num_threads;
   config.block[1] = config.block[2] = 1;
-  config.cluster[0] = config.cluster[1] = config.cluster[2] = 1;
+  config.cluster[0] = static_cast<uint32_t>(kernel.tile.cluster_size);
+  config.cluster[1] = config.cluster[2] = 1;
   config.dynamic_smem_bytes = kernel.smem_bytes;
   config.num_threads = options.num_threads;
   config.seed = options.seed;
@@ -131,10 +136,32 @@ class SimDevice final : public Device {
                                   allocations.data(), allocations.size(), &stats, &error);
     std::string const stats_json = take(sim, stats);
     std::string const error_json = take(sim, error);
+    TileCounter const left = std::exchange(counter, TileCounter{});
     if (status != 0) throw_sim_error(kernel, error_json);
+    if (left.next_tile != 0 || left.num_finished_ctas != 0) {
+      fail("launch " + kernel.name, "a tile counter of " + std::to_string(left.next_tile) + ", " +
+           std::to_string(left.num_finished_ctas) + " after it", "0, 0: the kernel resets it",
+           "This is a defect of the kernel: the next launch on the stream would compute nothing.");
+    }
     last_report =
         "\"device\": \"" + options.device + "\", \"stats\": " + (stats_json.empty() ? "{}" : stats_json);
   }
+
+  TmaDescriptor encode(TensorMap const& map) override {
+    Simulator const& sim = simulator(options.library);
+    TmaDescriptor descriptor{};
+    uint32_t const element_strides[5] = {1, 1, 1, 1, 1};
+    char* error = nullptr;
+    int const status = sim.encode_tensor_map(&descriptor, static_cast<uint32_t>(map.type), map.rank,
+                                             reinterpret_cast<uint64_t>(map.address), map.sizes, map.strides, map.box,
+                                             element_strides, 0, swizzle_code(map.swizzle_bytes), kL2Promotion256B, 0,
+                                             &error);
+    std::string const report = take(sim, error);
+    if (status != 0) throw Error("a tensor map in the simulator: " + (last_error = report));
+    return descriptor;
+  }
+
+  TileCounter* tile_counter(void*) override { return &counter; }
 };
 
 }  // namespace

@@ -25,10 +25,11 @@ void stub_clear(void) { text[0] = 0; }
 void stub_set_current(uint64_t context) { current = (void*)context; }
 void stub_fail_next_launch(void) { fail_next = 1; }
 int cuInit(unsigned flags) { return 0; }
-int cuDeviceGet(int* device, int index) { if (index > 2) return 101; *device = index; return 0; }
+int cuDeviceGet(int* device, int index) { if (index > 3) return 101; *device = index; return 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  static const int major[] = {8, 8, 12}, minor[] = {0, 6, 0}, smem[] = {166912, 101376, 101376};
-  if (attribute == 75) *value = major[device];
+  static const int major[] = {8, 8, 12, 9}, minor[] = {0, 6, 0, 0}, smem[] = {166912, 101376, 101376, 232448};
+  if (attribute == 16) *value = 132;
+  else if (attribute == 75) *value = major[device];
   else if (attribute == 76) *value = minor[device];
   else if (attribute == 97) *value = smem[device];
   else return 1;
@@ -62,6 +63,40 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   note(line);
   return 0;
 }
+int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                           int swizzle, int l2_promotion, int oob_fill) {
+  char line[512];
+  int n = snprintf(line, sizeof line, "encode type=%d at=%llx", type, (unsigned long long)address);
+  for (uint32_t k = 0; k < rank; ++k)
+    n += snprintf(line + n, sizeof line - n, " %llu/%u/%llu", (unsigned long long)sizes[k], box[k],
+                  k ? (unsigned long long)strides[k - 1] : 0ull);
+  snprintf(line + n, sizeof line - n, " steps=%u interleave=%d swizzle=%d l2=%d oob=%d context=%d", steps[rank - 1],
+           interleave, swizzle, l2_promotion, oob_fill, (int)(uintptr_t)current);
+  note(line);
+  memset(map, 0, 128);
+  memcpy(map, &address, 8);
+  return 0;
+}
+static uint64_t allocated = 0x100000;
+static int capturing = 0, capture_mode = 0;
+void stub_set_capturing(int is_capturing) { capturing = is_capturing; }
+int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes) {
+  *pointer = allocated += 0x1000000;
+  if (capturing && capture_mode != 2) return 900;
+  note("alloc");
+  return 0;
+}
+int cuMemsetD8Async(unsigned long long pointer, unsigned char value, size_t bytes, void* stream) {
+  note(value || !stream ? "bad memset" : "memset");
+  return 0;
+}
+int cuStreamCreate(void** stream, unsigned flags) { *stream = (void*)0x77; return flags == 1 ? 0 : 1; }
+int cuStreamDestroy_v2(void* stream) { return 0; }
+int cuStreamSynchronize(void* stream) { if (capturing && capture_mode != 2) return 900; note("synchronize"); return 0; }
+int cuStreamIsCapturing(void* stream, int* status) { *status = capturing && stream == (void*)99; return 0; }
+int cuStreamGetId(void* stream, unsigned long long* id) { *id = (uintptr_t)stream + 1000; return 0; }
+int cuThreadExchangeStreamCaptureMode(int* mode) { int old = capture_mode; capture_mode = *mode; *mode = old; return 0; }
 int cuGetErrorName(int error, const char** name) { *name = "CUDA_ERROR_LAUNCH_FAILED"; return 0; }
 int cuGetErrorString(int error, const char** string) { *string = "unspecified launch failure"; return 0; }
 """
@@ -69,7 +104,7 @@ int cuGetErrorString(int error, const char** string) { *string = "unspecified la
 PRELUDE = r"""
 import ctypes, json, os
 from attnsmith import launcher
-from attnsmith.capi import ForwardArgs, TensorArg
+from attnsmith.capi import DescaleArg, ForwardArgs, TensorArg
 from attnsmith.codegen.dispatch import entry
 from attnsmith.codegen.spec import *
 api = launcher.load()
@@ -87,12 +122,13 @@ def spec(mask=Mask.FULL, block_m=128, block_n=64, num_warps=4, num_stages=1, hea
 def register(spec, target, image, source="AOT", **changes):
     api.register_kernel({**entry(spec, target), **changes}, source=source, cubin=image, ptx=b"")
 
-def args(b=2, sq=200, sk=100, h=4, hk=2, d=128, q=0x1000):
+def args(b=2, sq=200, sk=100, h=4, hk=2, d=128, q=0x1000, dtype=2, out_dtype=2, pack_gqa=0):
     def view(ptr, s, n):
         return TensorArg(ptr=ptr, batch=b, seqlen=s, nheads=n, head_dim=d, stride_batch=s * n * d, stride_row=n * d,
-                         stride_head=d)
-    return ForwardArgs(dtype=2, causal=0, softmax_scale=0.5, q=view(q, sq, h), k=view(0x2000, sk, hk),
-                       v=view(0x3000, sk, hk), out=view(0x4000, sq, h), lse=0x5000)
+                         stride_head=d, stride_head_dim=1)
+    return ForwardArgs(dtype=dtype, causal=0, softmax_scale=0.5, q=view(q, sq, h), k=view(0x2000, sk, hk),
+                       v=view(0x3000, sk, hk), out=view(0x4000, sq, h), lse=0x5000, out_dtype=out_dtype,
+                       pack_gqa=pack_gqa)
 
 def log():
     lines = stub.stub_log().decode().splitlines()
@@ -223,7 +259,7 @@ def test_errors_have_four_parts(libcuda: Path) -> None:
 register(spec(), "sm_80", b"image-0001")
 results = [error(lambda: api.forward(args(b=1 << 28, sq=1024), device_index=0)),
            error(lambda: api.forward(args(q=0x1001), device_index=0)),
-           error(lambda: api.forward(args(), device_index=3)),
+           error(lambda: api.forward(args(), device_index=4)),
            error(lambda: api.forward(args(), device_index=-1)),
            error(lambda: register(spec(), "compute_80", b"", target="compute_80") if False else
                  api.register_kernel({**entry(spec(), "sm_80"), "target": "ampere"}, source="AOT", cubin=b"", ptx=b""))]
@@ -233,7 +269,7 @@ api.forward(args(), device_index=0)
 print(json.dumps(results))
 """,
     )
-    wanted = ("CTAs", "aligned", "cuda:3", "simulate", "ampere", "CUDA_ERROR_LAUNCH_FAILED")
+    wanted = ("CTAs", "aligned", "cuda:4", "simulate", "ampere", "CUDA_ERROR_LAUNCH_FAILED")
     for text, word in zip(found, wanted, strict=True):
         assert word in text and "allowed: " in text and ": got " in text
 

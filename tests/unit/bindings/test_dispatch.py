@@ -18,10 +18,15 @@ from click.testing import CliRunner
 
 @pytest.mark.parametrize(
     "device,target",
-    [("sm_80", "sm_80"), ("sm_86", "sm_86"), ("sm_87", "sm_86"), ("sm_89", "sm_89"), ("sm_90", "sm_90")],
+    [("sm_80", "sm_80"), ("sm_86", "sm_86"), ("sm_87", "sm_86"), ("sm_89", "sm_89"), ("sm_90", "sm_90a")],
 )
 def test_best_target_of_a_gpu(device: str, target: str) -> None:
     assert dispatch.compile_target(device) == target
+
+
+def test_what_tma_cannot_address_runs_the_sm80_family() -> None:
+    assert dispatch.compile_target("sm_90", can_use_tma=False) == "sm_90"
+    assert dispatch.compile_target("sm_89", can_use_tma=False) == "sm_89"
 
 
 @pytest.mark.parametrize("device", ["sm_75", "sm_100", "sm_120"])
