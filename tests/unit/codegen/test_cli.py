@@ -146,7 +146,11 @@ MISTAKES = {
     "dtype": (["--dtype", "fp32"], "allowed: fp16, bf16"),
     "arch": (["--arch", "sm_70"], "allowed: sm_80"),
     "arch-list": (["--arch", "bogus"], "'bogus'"),
-    "hopper": (["--arch", "sm90a"], "Use sm_90."),
+    "suffix": (["--arch", "sm80a"], "Use sm_80."),
+    "sm90-option": (["--scheduler", "static"], "need SM90"),
+    "scheduler": (["--scheduler", "greedy"], "single, static, dynamic"),
+    "ping-pong": (["--arch", "sm_90a", "--head-dim", "64", "--block-m", "64", "--num-warps", "4"], "is_ping_pong with 4 warps"),
+    "out-dtype": (["--arch", "sm_90a", "--dtype", "fp16", "--out-dtype", "bf16"], "allowed: fp16"),
     "head-dim": (["--head-dim", "300"], "allowed: 1 to 256"),
     "mask": (["--mask", "diagonal"], "allowed: full, causal"),
     "stages": (["--num-stages", "0"], "too few stages"),
@@ -167,6 +171,28 @@ def test_bad_input_is_one_clear_line(tmp_path, command, mistake):
     assert result.stdout == "" and words in result.stderr
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def listed(*arguments: str) -> list[dict[str, object]]:
+    """The rows of `attnsmith list --json` for sm_90a."""
+    result = run("list", "--arch", "sm_90a", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    rows: list[dict[str, object]] = json.loads(result.stdout)
+    return rows
+
+
+def test_sm90_options_change_the_best_tile_and_the_key():
+    options = ["--scheduler", "single", "--no-ping-pong", "--no-overlap", "--p-in-smem", "--no-skip-rescale"]
+    problem = ["--dtype", "fp16", "--head-dim", "64", "--mask", "full", "--pack-gqa"]
+    (row,) = listed(*problem, *options, "--cluster-size", "2", "--exp2-fma-eighths", "3")
+    assert row["name"] == "fwd_sm90_fp16_hdim64_full_packgqa_192x128_w12_s2_c2_psmem_rescale_fma3"
+    (first, *_) = listed("--dtype", "e4m3", "--head-dim", "128", "--out-dtype", "fp16", "--v-col-major")
+    assert (first["out_dtype"], first["v_is_col_major"], first["block_n"]) == ("fp16", True, 128)
+
+
+def test_sm90_options_choose_from_a_set():
+    assert {row["packs_gqa"] for row in listed("--set", "full", "--pack-gqa")} == {True}
+    assert {row["scheduler"] for row in listed("--set", "default", "--scheduler", "dynamic")} == {"dynamic"}
 
 
 def test_out_that_cannot_be_written_is_a_users_mistake(tmp_path):

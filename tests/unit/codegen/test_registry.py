@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 from attnsmith.codegen.errors import SpecError, UnsupportedError
-from attnsmith.codegen.registry import KERNEL_SETS, Selection, head_dim_bucket, kernel_set, round_head_dim, serving_key
+from attnsmith.codegen.families import head_dim_bucket, round_head_dim
+from attnsmith.codegen.registry import KERNEL_SETS, Selection, kernel_set, serving_key
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.rules import HEAD_DIMS
 from attnsmith.codegen.spec import Arch, DType, Mask

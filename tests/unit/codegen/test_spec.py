@@ -10,7 +10,7 @@ import pytest
 from attnsmith.codegen.errors import SpecError
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.resources import TARGETS
-from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey, TileConfig, parse_enum
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey, Scheduler, TileConfig, parse_enum
 
 ALL_SPECS = sorted({spec for target in TARGETS for spec in kernel_set("full", target)}, key=lambda spec: spec.name)
 
@@ -32,6 +32,16 @@ CHANGES = {
     "block_n": 32,
     "num_warps": 8,
     "num_stages": 2,
+    "out_dtype": DType.FP16,
+    "v_is_col_major": True,
+    "packs_gqa": True,
+    "scheduler": Scheduler.DYNAMIC,
+    "cluster_size": 2,
+    "is_ping_pong": True,
+    "overlaps_softmax": True,
+    "p_in_smem": True,
+    "skips_rescale": False,
+    "exp2_fma_eighths": 3,
 }
 
 
@@ -43,6 +53,21 @@ def test_every_field_changes_the_name(make_spec, field):
 def test_every_field_is_covered_above():
     names = {field.name for cls in (ProblemKey, TileConfig) for field in fields(cls)}
     assert names - {"op"} == set(CHANGES), "op has one value today"
+
+
+def test_the_output_has_a_16_bit_type_unless_named():
+    problem = {"arch": Arch.SM90, "head_dim": 64, "head_dim_v": 64, "mask": Mask.FULL}
+    assert ProblemKey(dtype=DType.FP16, **problem).out_dtype is DType.FP16
+    assert ProblemKey(dtype=DType.E5M2, **problem).out_dtype is DType.BF16
+
+
+def test_sm90_names_list_the_options_that_are_set(make_sm90_spec):
+    assert make_sm90_spec().name == "fwd_sm90_bf16_hdim128_causal_128x128_w8_s2_dynamic_pp_overlap"
+    changes = {"dtype": DType.E4M3, "out_dtype": DType.FP16, "v_is_col_major": True, "packs_gqa": True}
+    tile = {"cluster_size": 2, "p_in_smem": True, "skips_rescale": False, "exp2_fma_eighths": 2}
+    assert make_sm90_spec(**changes, **tile).name == (
+        "fwd_sm90_e4m3_fp16_hdim128_causal_vcol_packgqa_128x128_w8_s2_dynamic_c2_pp_overlap_psmem_rescale_fma2"
+    )
 
 
 def test_names_are_short_unique_symbols():
@@ -77,6 +102,9 @@ def test_from_dict_names_the_missing_field(make_spec):
         ({"block_m": "64"}, "an int"),
         ({"num_stages": True}, "an int"),
         ({"pads_head_dim": 1}, "True or False"),
+        ({"is_ping_pong": 1}, "True or False"),
+        ({"scheduler": "static"}, "Scheduler"),
+        ({"out_dtype": "bf16"}, "DType"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -23,7 +23,13 @@ ACCEPTED = {
     "9.0;8.0;8.9": ("sm_80", "sm_89", "sm_90"),
     "Ampere": ("sm_80", "sm_86"),
     "Ada": ("sm_89",),
-    "hopper": ("sm_90",),
+    "9.0a": ("sm_90a",),
+    "9.0A": ("sm_90a",),
+    "9.0a+PTX": ("sm_90a",),
+    "sm_90a": ("sm_90a",),
+    "compute_90a;8.0": ("sm_80", "sm_90a"),
+    "9.0;9.0a": ("sm_90", "sm_90a"),
+    "hopper": ("sm_90a",),
     "all": tuple(TARGETS),
 }
 
@@ -43,15 +49,15 @@ def test_a_token_without_a_meaning_is_quoted(text):
         assert "'bogus'" in info.value.got
 
 
-@pytest.mark.parametrize("text", ["9.0a", "9.0A", "9.0a+PTX", "8.0;10.0a", "12.0f", "11.0", "sm_70", "7.5"])
+@pytest.mark.parametrize("text", ["8.0a", "9.0f", "8.0;10.0a", "12.0f", "11.0", "sm_70", "7.5"])
 def test_a_real_target_without_kernels_is_never_dropped(text):
     with pytest.raises(UnsupportedError, match="no kernels for"):
         parse_targets(text)
 
 
-def test_hopper_specific_target_names_the_one_to_use():
+def test_a_suffix_that_no_target_has_names_the_one_to_use():
     with pytest.raises(UnsupportedError, match=r"Use sm_90\."):
-        parse_targets("9.0a")
+        parse_targets("9.0f")
 
 
 def test_one_target_means_one():
@@ -83,7 +89,7 @@ def test_binary_compatibility(target, capability, runs):
 
 @pytest.mark.parametrize(
     ("capability", "target"),
-    [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 7), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90")],
+    [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 7), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")],
     ids=str,
 )
 def test_device_gets_the_nearest_target(capability, target):

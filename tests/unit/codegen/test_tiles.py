@@ -9,11 +9,13 @@ import pytest
 from attnsmith.codegen.errors import SpecError
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.rules import HEAD_DIMS
-from attnsmith.codegen.spec import Mask
-from attnsmith.codegen.tiles import ROWS, SHORT_SEQLEN_Q, default_tiles, order_for_seqlen, target_class
+from attnsmith.codegen.spec import Arch, Mask
+from attnsmith.codegen.tiles import SHORT_SEQLEN_Q, default_tiles, order_for_seqlen
+from attnsmith.codegen.tiles_sm80 import ROWS_SM80, target_class
 
 BIG = {32: (128, 128, 4), 64: (128, 128, 4), 96: (128, 64, 4), 128: (128, 64, 4), 192: (128, 64, 8), 256: (128, 64, 8)}
-CASES = list(product(TARGETS, HEAD_DIMS, Mask))
+SM80_TARGETS = [target for target, limits in TARGETS.items() if Arch.SM80 in limits.archs]
+CASES = list(product(SM80_TARGETS, HEAD_DIMS, Mask))
 IDS = [f"{target}-hdim{head_dim}-{mask.value}" for target, head_dim, mask in CASES]
 
 
@@ -55,8 +57,8 @@ def test_starting_tiles_of_consumer_cards(make_spec, target):
 
 
 def test_table_has_a_row_for_every_class_and_head_dim():
-    classes = {target_class(target) for target in TARGETS}
-    assert set(ROWS) == set(product(classes, HEAD_DIMS))
+    classes = {target_class(target) for target in SM80_TARGETS}
+    assert set(ROWS_SM80) == set(product(classes, HEAD_DIMS))
 
 
 def test_unequal_head_dims_use_the_larger_ones_rows(make_spec):
