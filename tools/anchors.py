@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels to beat, as numbers: what FlashAttention's unmasked main loops consist of, compiled with CUDA 13.0.
 
-Not responsible for counting ours (inspect.py) or for speed on a GPU (gpu_report.py).
+And their published speeds. Not responsible for counting ours (inspect.py) or for measuring (bench.py).
 """
 
 from __future__ import annotations
@@ -74,3 +74,51 @@ def anchor_of(key: ProblemKey) -> Anchor | None:
     if key.head_dim != key.head_dim_v:
         return None
     return ANCHORS.get((key.arch, key.dtype.num_bytes, key.head_dim, key.mask))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSpeed:
+    """A published forward figure in TFLOPS; a causal mask counts half of the FLOPs."""
+
+    gpu: str
+    """A word of the GPU's name."""
+    dtypes: tuple[str, ...]
+    """Element types that it is for."""
+    head_dim: int
+    """Of q, k and v."""
+    full: float
+    """Full mask."""
+    causal: float | None
+    """Causal mask; None where it was not published."""
+    source: str
+    """Whose, and for what sizes."""
+
+    def tflops(self, is_causal: bool) -> float | None:
+        """For a mask."""
+        return self.causal if is_causal else self.full
+
+
+_16_BIT, _FP8 = ("fp16", "bf16"), ("e4m3", "e5m2")
+_FA3, _CUDNN = "FlashAttention-3, S=16k", "cuDNN 9.19, 64/8 heads"
+
+PUBLIC_SPEEDS = tuple(
+    PublicSpeed(gpu=gpu, dtypes=dtypes, head_dim=head_dim, full=full, causal=causal, source=source)
+    for gpu, dtypes, head_dim, full, causal, source in (
+        ("H100", _16_BIT, 64, 497.0, 473.0, _FA3),
+        ("H100", _16_BIT, 128, 648.0, 616.0, _FA3),
+        ("H100", _16_BIT, 256, 756.0, 642.0, _FA3),
+        ("H100", _FP8, 64, 613.0, None, _FA3),
+        ("H100", _FP8, 128, 1008.0, None, _FA3),
+        ("H100", _FP8, 256, 1171.0, None, _FA3),
+        ("H200", _16_BIT, 128, 702.0, 688.0, _CUDNN),
+        ("H200", _FP8, 128, 1062.0, 1042.0, _CUDNN),
+    )
+)
+"""Other people's measurements, on their machines. On an H200, where none was published, an H100's stand in."""
+
+
+def public_speed(gpu: str, dtype: str, head_dim: int) -> PublicSpeed | None:
+    """The published figure for a GPU by its full name ("NVIDIA H200"), an element type and a head dim."""
+    preferred = ("H200", "H100") if "H200" in gpu else ("H100",) if "H100" in gpu else ()
+    rows = [row for row in PUBLIC_SPEEDS if row.gpu in preferred and dtype in row.dtypes and row.head_dim == head_dim]
+    return min(rows, key=lambda row: preferred.index(row.gpu), default=None)

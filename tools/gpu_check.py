@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from attnsmith.codegen.errors import AttnsmithError
-from attnsmith.codegen.registry import kernel_set
-from attnsmith.codegen.spec import KernelSpec, Mask
-from attnsmith.tools.bench import Clock, CudaClock, sdpa_providers, time_shape, timed_shapes
+from attnsmith.codegen.families import DTYPES, head_dim_unit
+from attnsmith.codegen.registry import family_of, kernel_set
+from attnsmith.codegen.resources import target_limits
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask
+from attnsmith.tools.bench import Clock, CudaClock, TimedShape, sdpa_providers, time_shape, timed_shapes
 from attnsmith.tools.check import CheckCase, CheckError, CheckResult, run_check
 
 SHARES = {"build": 0.40, "variants": 0.65, "simulator": 0.80, "timings": 0.97}
@@ -36,7 +38,10 @@ SIZES = ((113, 203), (203, 113), (128, 256), (257, 1), (1, 257), (1000, 1000))
 SIMULATED_SIZES = ((113, 203), (64, 64))
 """Small enough for the simulator on a few cores."""
 
-SIMULATED_DEVICES = {"sm_80": "a100", "sm_86": "rtx3090", "sm_89": "rtx4090", "sm_90": "h100"}
+SIMULATED_DEVICES = {"sm_80": "a100", "sm_86": "rtx3090", "sm_89": "rtx4090", "sm_90": "h100", "sm_90a": "h100"}
+
+FALLBACK_TARGETS = {"sm_90a": "sm_90"}
+"""GPU's target -> the target of the kernels that serve what its own cannot; their minimal set is checked last."""
 
 Say = Callable[[str], None]
 
@@ -159,12 +164,30 @@ def run_gpu_check(settings: Settings, hands: Hands, say: Say) -> Results:
     return results
 
 
+DTYPE_ORDER = ("bf16", "e4m3", "fp16", "e5m2")
+HEAD_DIM_ORDER = (128, 64, 256, 192, 96, 32)
+"""What is worth most when the budget does not reach everything, first."""
+
+
 def ordered_specs(settings: Settings) -> list[KernelSpec]:
-    """Every spec of the set, the best tile of each problem before the alternatives."""
+    """Every spec of the set, the best tile of each problem before the alternatives; then the fallback's kernels."""
     specs = kernel_set(settings.set_name, settings.target)
     first = {spec.key: spec for spec in reversed(specs)}
     best = [spec for spec in specs if first[spec.key] == spec]
-    return best + [spec for spec in specs if spec not in set(best)]
+
+    def rank(spec: KernelSpec) -> tuple[bool, int, int]:
+        dtype, head_dim = spec.key.dtype.value, spec.key.head_dim
+        return (spec not in best, DTYPE_ORDER.index(dtype), HEAD_DIM_ORDER.index(head_dim))
+
+    fallback = FALLBACK_TARGETS.get(settings.target)
+    return [*sorted(specs, key=rank), *(kernel_set("minimal", fallback) if fallback else ())]
+
+
+def target_of(spec: KernelSpec, settings: Settings) -> str:
+    """What a spec is compiled for: the GPU's target, or the fallback's where its family is another."""
+    if spec.key.arch in target_limits(settings.target).archs:
+        return settings.target
+    return FALLBACK_TARGETS[settings.target]
 
 
 def build_all(settings: Settings, hands: Hands, deadline: Deadline, results: Results, say: Say) -> list[Any]:
@@ -177,7 +200,7 @@ def build_all(settings: Settings, hands: Hands, deadline: Deadline, results: Res
         while waiting or running:
             while waiting and len(running) < hands.jobs and not deadline.is_over("build"):
                 spec = waiting.pop(0)
-                running[pool.submit(hands.build, spec, settings.target)] = spec
+                running[pool.submit(hands.build, spec, target_of(spec, settings))] = spec
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -206,8 +229,13 @@ def _note_missed(results: Results, section: str, names: Sequence[str]) -> None:
 
 
 def variant_case(spec: KernelSpec, device: str, sizes: tuple[int, int], seed: int) -> CheckCase:
-    """A case that only this spec's key serves: grouped heads, two batches, its own head dims."""
-    shrink = 8 if spec.key.pads_head_dim else 0
+    """A case that only this spec's key serves: grouped heads, two batches, its own head dims.
+
+    A kernel that zero-fills columns gets smaller ones: always where that is what it is for, on SM90, where every kernel
+    does, with every second seed.
+    """
+    fills = spec.key.pads_head_dim or (spec.key.arch is Arch.SM90 and seed % 2 == 1)
+    shrink = head_dim_unit(spec.key.dtype) if fills else 0
     return CheckCase(
         device=device,
         dtype=spec.key.dtype.value,
@@ -317,7 +345,7 @@ def time_shapes(settings: Settings, hands: Hands, deadline: Deadline, results: R
     clock = hands.clock()
     providers = hands.providers()
     missed = []
-    for shape in timed_shapes():
+    for shape in (shape for shape in timed_shapes() if is_served(shape, settings.target)):
         if deadline.is_over("timings"):
             missed.append(shape.label)
             continue
@@ -326,6 +354,11 @@ def time_shapes(settings: Settings, hands: Hands, deadline: Deadline, results: R
         figures = ", ".join(f"{name} {cell.get('tflops', '-')}" for name, cell in row["providers"].items())
         say(f"      {shape.label}: TFLOPS {figures}")
     _note_missed(results, "timings", missed)
+
+
+def is_served(shape: TimedShape, target: str) -> bool:
+    """Whether the target's kernels multiply the shape's dtype: FP8 from SM90 on."""
+    return DType(shape.dtype) in DTYPES[family_of(target)]
 
 
 @contextmanager

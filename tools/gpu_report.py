@@ -6,11 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnsmith.tools.anchors import public_speed
+from attnsmith.tools.roofline import GPUS
+
 if TYPE_CHECKING:
     from attnsmith.tools.gpu_check import Results
 
-PEAK_TFLOPS = {"A100": 312.0, "H100": 989.0, "H200": 989.0}
-"""Dense fp16 and bf16 peak by a word of the GPU's name; a figure above it is a broken measurement."""
+
+def peak_tflops(gpu: str, dtype: str) -> float | None:
+    """The dense peak of a GPU by its full name; None where it is not known. A figure above it is a broken clock."""
+    limits = next((limits for name, limits in GPUS.items() if name.upper() in gpu), None)
+    if limits is None:
+        return None
+    return limits.peak_tflops * limits.tensor_flops(1 if dtype in ("e4m3", "e5m2") else 2) / limits.flops
 
 
 def to_markdown(results: Results) -> str:
@@ -75,21 +83,32 @@ def _timings(results: Results) -> list[str]:
     if not results.timings:
         return []
     names = list(results.timings[0]["providers"])
-    rows = [(row["shape"], *(_cell(row["providers"][name], results) for name in names)) for row in results.timings]
+    gpu = str(results.facts.get("gpu", ""))
+    rows = [
+        (row["shape"], *(_cell(row["providers"][name], peak_tflops(gpu, row["dtype"])) for name in names),
+         _public(row, gpu))
+        for row in results.timings
+    ]  # fmt: skip
     text = (
         "TFLOPS of the median, in brackets the 10th to 90th percentile in microseconds and the repeats. FLOPs count "
-        "visible pairs only: 4 x head_dim each. L2 is flushed before every repeat, compilation is excluded."
+        "visible pairs only: 4 x head_dim each. L2 is flushed before every repeat, compilation is excluded. Published "
+        "figures are other people's, from other machines."
     )
-    return ["## Forward timings", "", text, "", *_table(("shape", *names), rows)]
+    return ["## Forward timings", "", text, "", *_table(("shape", *names, "published"), rows)]
 
 
-def _cell(cell: dict[str, Any], results: Results) -> str:
+def _cell(cell: dict[str, Any], peak: float | None) -> str:
     if "tflops" not in cell:
-        return cell.get("note", "-").replace("|", "/")[:60]
-    peak = next((value for word, value in PEAK_TFLOPS.items() if word in str(results.facts.get("gpu", ""))), None)
+        return str(cell.get("note", "-")).replace("|", "/")[:60]
     doubt = " ABOVE PEAK: broken clock" if peak and cell["tflops"] > peak else ""
     spread = f"{cell['p10'] * 1e6:.0f}-{cell['p90'] * 1e6:.0f} us, {cell['repeats']}"
     return f"{cell['tflops']:.1f} ({spread}){doubt}"
+
+
+def _public(row: dict[str, Any], gpu: str) -> str:
+    found = public_speed(gpu, row["dtype"], row["head_dim"])
+    tflops = found.tflops(row["causal"]) if found else None
+    return f"{tflops:.0f} ({found.gpu}: {found.source})" if found and tflops else "-"
 
 
 def _missed(results: Results) -> list[str]:

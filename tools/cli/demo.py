@@ -14,7 +14,12 @@ from rich.table import Table
 
 
 @click.command()
-@click.option("--device", default="auto", show_default=True, help="auto, cuda, or sim:NAME (sim:a100 without a GPU).")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="auto, cuda, sim:a100, sim:h100, ...; auto: cuda or sim:a100.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The facts as JSON on stdout; progress goes to stderr.")
 def command(device: str, as_json: bool) -> None:
     """Encode English sentences with MiniLM through attnsmith kernels and compare with the stock model.
@@ -51,9 +56,25 @@ def show(report: Report, console: Console) -> None:
         f"{worst.layer} of '{worst.text}'; the tolerance rule allows {worst.allowed:.2e}"
     )
     console.print(f"embeddings vs the stock fp32 model: cosine {min(report.cosines):.7f} or more; {MIN_COSINE} needed")
+    if report.least_time is not None:
+        console.print(least_time_line(report))
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
     console.print(f"time: {seconds}")
     console.print("[bold green]ok[/]" if report.ok else "[bold red]FAILED: see the figures above[/]")
+
+
+def least_time_line(report: Report) -> str:
+    """What the device's limits allow for all calls; nothing of it is measured."""
+    time = report.least_time
+    if time is None:
+        return ""
+    name = report.device.removeprefix("sim:").upper()
+    parts = ", ".join(f"{unit} {value * 1e6:.1f}" for unit, value in
+                      (("tensor cores", time.mma), ("exp", time.exp), ("memory", time.memory)))  # fmt: skip
+    return (
+        f"limits of an {name}: all {len(report.calls)} calls take at least {time.seconds * 1e6:.1f} us ({parts}); "
+        "launches are not counted, nothing of this is measured"
+    )
 
 
 def kernel_table(report: Report) -> Table:

@@ -6,14 +6,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 from attnsmith.tools.bench import (
     AttentionShape,
+    TimedShape,
     backward_flops,
     forward_flops,
     measure,
+    random_inputs,
     summarize,
+    time_shape,
     visible_pairs,
 )
+from attnsmith.tools.check import torch_dtype
 
 
 def count_pairs(seqlen_q: int, seqlen_k: int) -> int:
@@ -47,6 +52,36 @@ def test_bytes_of_the_algorithms() -> None:
     # Three query tiles of 128 rows read k and v three times; q, out and the fp32 lse move once.
     assert shape.tiled_bytes(128) == 2 * (2 * 12 * 300 * 32 + 3 * 2 * 12 * 300 * 32) + 4 * 12 * 300
     assert shape.tiled_bytes(300) == shape.input_output_bytes + 4 * 12 * 300
+
+
+def test_an_fp8_output_has_16_bits() -> None:
+    shape = AttentionShape(
+        batch=1, nheads=2, nheads_k=2, seqlen_q=128, seqlen_k=128, head_dim=64, head_dim_v=64, element_bytes=1
+    )
+    assert shape.input_output_bytes == 2 * 128 * 64 * (1 + 1 + 1 + 2)
+    assert shape.tiled_bytes(128) == shape.input_output_bytes + 4 * 2 * 128
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3", "e5m2"])
+def test_timed_inputs_are_random_in_every_dtype(dtype: str) -> None:
+    shape = TimedShape(dtype=dtype, batch=1, nheads=2, seqlen=33, head_dim=64, causal=False)
+    q, k, v = random_inputs(shape, "cpu")
+    assert q.dtype == torch_dtype(dtype) and q.shape == (1, 33, 2, 64)
+    assert 0.9 < q.float().std() < 1.1
+    assert not torch.equal(q.float(), k.float()) and not torch.equal(k.float(), v.float())
+
+
+def test_a_provider_that_refuses_fp8_is_a_note() -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("No available kernel.\nmore")
+
+    shape = TimedShape(dtype="e4m3", batch=1, nheads=1, seqlen=8, head_dim=64, causal=True)
+    clock = StubClock(0.001)
+    clock.synchronized = 0
+    row = time_shape(shape, "cpu", {"ours": lambda *_: None, "sdpa": refuse}, clock)
+    assert row["providers"]["sdpa"] == {"note": "No available kernel."}
+    assert row["providers"]["ours"]["repeats"] >= 3
+    assert (row["dtype"], row["head_dim"], row["causal"], row["seqlen"]) == ("e4m3", 64, True, 8)
 
 
 class StubClock:

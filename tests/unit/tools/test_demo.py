@@ -63,6 +63,25 @@ def test_tables_name_kernels_texts_and_figures(capsys: pytest.CaptureFixture[str
         assert expected in shown
 
 
+def test_least_time_is_the_devices_and_said_not_to_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(CALL, replace(CALL, text="b"))
+    on_h100 = replace(found, device="sim:h100", target="sm_90a")
+    assert found.least_time is not None and on_h100.least_time is not None
+    assert on_h100.least_time.memory == pytest.approx(4e6 / 3.35e12)
+    assert on_h100.least_time.mma < found.least_time.mma
+    assert on_h100.to_dict()["least_time_on_device"]["seconds"] == on_h100.least_time.seconds
+    show(on_h100, Console(width=200))
+    shown = capsys.readouterr().out
+    assert "limits of an H100" in shown and "nothing of this is measured" in shown
+    assert replace(found, device="sim:rtx3090").least_time is None
+    assert replace(found, device="cuda").to_dict()["least_time_on_device"] is None
+
+
+def test_the_kernel_for_a_text_is_the_familys() -> None:
+    assert demo.wanted_kernel(300, "sm_80").name.startswith("fwd_sm80_fp16_hdim32_full_")
+    assert demo.wanted_kernel(300, "sm_90a").name.startswith("fwd_sm90_fp16_hdim64_full_")
+
+
 def test_json_is_complete_and_valid() -> None:
     facts = json.loads(json.dumps(report(CALL, replace(CALL, text="b")).to_dict(), allow_nan=False))
     assert facts["ok"] is True and facts["cosine"]["min"] == 0.99999

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -36,6 +37,28 @@ def test_the_kernel_is_what_a_dispatch_miss_builds(target: str, head_dim: int, s
 
 
 @pytest.mark.parametrize(
+    ("changes", "name", "sentence"),
+    [
+        ({}, "fwd_sm90_bf16_hdim128_full_", "take tiles in turn"),
+        ({"mask": Mask.CAUSAL}, "fwd_sm90_bf16_hdim128_causal_", "longest tile"),
+        ({"head_dim": 72, "head_dim_v": 72}, "hdim96_", "where TMA fills columns with zeros, without a copy"),
+        ({"head_dim": 70, "head_dim_v": 70}, "hdim96_", "the host first copies what is no multiple of 8"),
+        ({"head_dim": 192}, "hdim192x128_", "head_dim 192 with head_dim_v 128 has a kernel of its own"),
+        ({"dtype": DType.E4M3}, "fwd_sm90_e4m3_bf16_hdim128_full_", "transposes V"),
+        ({"dtype": DType.E5M2, "v_is_col_major": True}, "_vcol_", "Warpgroups take turns"),
+        ({"dtype": DType.E4M3, "out_dtype": DType.FP16}, "fwd_sm90_e4m3_fp16_", "P V product"),
+        ({"packs_gqa": True}, "_packgqa_", "a kernel of its own"),
+        ({}, "fwd_sm90_", "Tensors that TMA cannot describe"),
+    ],
+)
+def test_sm90_names_its_pipeline(changes: dict[str, Any], name: str, sentence: str) -> None:
+    facts = explain(problem(**changes), "sm_90a")
+    assert name in facts["kernel"]["name"]
+    assert any(re.search(sentence, line) for line in facts["why"]), facts["why"]
+    assert facts["kernel"]["smem_bytes"] == sum(facts["kernel"]["smem_members"].values())
+
+
+@pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({}, "head_dim 128 has a kernel of its own."),
@@ -49,7 +72,10 @@ def test_reasons_name_what_decided(changes: dict[str, Any], sentence: str) -> No
     assert any(sentence in line for line in explain(problem(**changes), "sm_80")["why"])
 
 
-@pytest.mark.parametrize(("name", "target"), [("a100", "sm_80"), ("sim:rtx4090", "sm_89"), ("SM_86", "sm_86")])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("a100", "sm_80"), ("sim:rtx4090", "sm_89"), ("SM_86", "sm_86"), ("sim:h100", "sm_90a"), ("h200", "sm_90a")],
+)
 def test_devices_resolve_to_targets(name: str, target: str) -> None:
     assert resolve_target(name) == target
 

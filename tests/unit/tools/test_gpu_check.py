@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import torch
 from attnsmith.codegen.errors import CompileError
-from attnsmith.codegen.spec import KernelSpec
+from attnsmith.codegen.registry import kernel_set
+from attnsmith.codegen.spec import Arch, DType, KernelSpec, Mask, ProblemKey
+from attnsmith.tools import bench, gpu_check
 from attnsmith.tools.check import CheckCase, CheckResult, TensorCheck
 from attnsmith.tools.cli import main
 from attnsmith.tools.gpu_check import SHARES, Hands, Settings, ordered_specs, run_gpu_check, variant_case
@@ -34,9 +36,12 @@ class FakeMachine:
         self.loaded: Any = None
         self.broken: dict[str, str] = {}
         self.simulator_error = 0.0
+        self.simulated = "sim:a100"
+        self.targets: dict[str, str] = {}
 
     def build(self, spec: KernelSpec, target: str) -> Any:
         self.time += self.build_cost
+        self.targets[spec.name] = target
         if self.broken.get(spec.name) == "compile":
             raise CompileError(asked=f"compile {spec.name}", got="error: x", allowed="no errors", do="Report it.")
         return SimpleNamespace(name=spec.name, spec=spec, seconds=self.build_cost, was_cached=False)
@@ -53,7 +58,7 @@ class FakeMachine:
         if kind == "launch":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         error = 1.0 if kind == "wrong" else 1e-4
-        out = torch.full((2, 3), self.simulator_error if case.device == "sim:a100" else 0.0)
+        out = torch.full((2, 3), self.simulator_error if case.device == self.simulated else 0.0)
         ran = "another_kernel" if kind == "misdispatched" else self.loaded.name
         lse = TensorCheck(max_abs_err=0.0, allowed=1.0)
         tensors = {"out": TensorCheck(max_abs_err=error, allowed=1e-3), "lse": lse}
@@ -90,9 +95,7 @@ def refuse(*_: Any) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    from attnsmith.tools import gpu_check
-
-    small = list(gpu_check.timed_shapes(tokens=64, width=64))[:3]
+    small = [shape for shape in gpu_check.timed_shapes(tokens=64, width=64) if shape.dtype == "bf16"][:3]
     monkeypatch.setattr(gpu_check, "timed_shapes", lambda: iter(small))
     return Settings(
         target="sm_80", budget_seconds=480, out=tmp_path / "report", device="sim:h100", set_name="minimal",
@@ -197,6 +200,60 @@ def test_a_padding_kernel_gets_a_case_that_pads(settings: Settings) -> None:
     specs = ordered_specs(replace(settings, set_name="full"))
     pads = next(spec for spec in specs if spec.key.pads_head_dim)
     assert variant_case(pads, "cuda", (1, 1), 0).head_dim < pads.key.head_dim
+
+
+@pytest.fixture
+def hopper(settings: Settings) -> Settings:
+    return replace(settings, target="sm_90a", set_name="default", budget_seconds=1e5)
+
+
+def test_sm90_checks_every_default_variant_and_the_fallback(hopper: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "time_shapes", lambda *_: None)
+    machine = FakeMachine()
+    machine.simulated = "sim:h100"
+    results = run_gpu_check(hopper, machine.hands(), lambda _: None)
+    assert results.ok and results.not_reached == {}
+    names = {row["kernel"] for row in results.variants}
+    assert names == {spec.name for spec in (*kernel_set("default", "sm_90a"), *kernel_set("minimal", "sm_90"))}
+    assert {row["simulated"] for row in results.simulator} == {"sim:h100"}
+    for name, target in machine.targets.items():
+        assert target == ("sm_90a" if name.startswith("fwd_sm90") else "sm_90")
+    assert {spec.key.dtype for spec in ordered_specs(hopper)} == set(DType)
+
+
+def test_sm90_starts_with_what_is_worth_most(hopper: Settings) -> None:
+    first, *_, last = ordered_specs(hopper)
+    assert (first.key.dtype, first.key.head_dim, first.key.arch) == (DType.BF16, 128, Arch.SM90)
+    assert last.key.arch is Arch.SM80
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.value)
+def test_sm90_variants_get_their_own_and_smaller_head_dims(dtype: DType) -> None:
+    key = ProblemKey(arch=Arch.SM90, dtype=dtype, head_dim=128, head_dim_v=128, mask=Mask.FULL)
+    spec = next(spec for spec in kernel_set("default", "sm_90a") if spec.key == key)
+    exact, smaller = (variant_case(spec, "cuda", (113, 203), seed) for seed in (0, 1))
+    assert (exact.head_dim, exact.dim_v) == (128, 128)
+    assert smaller.head_dim == smaller.dim_v == 128 - 16 // dtype.num_bytes
+
+
+@pytest.mark.parametrize(("target", "dtypes"), [("sm_80", {"bf16"}), ("sm_90a", {"bf16", "e4m3"})])
+def test_fp8_is_timed_where_the_gpu_has_it(settings: Settings, target: str, dtypes: set[str]) -> None:
+    served = [shape for shape in bench.timed_shapes() if gpu_check.is_served(shape, target)]
+    assert {shape.dtype for shape in served} == dtypes
+    assert {shape.head_dim for shape in served} >= {64, 128, 256}
+
+
+def test_published_figures_stand_beside_ours(settings: Settings) -> None:
+    results = run_gpu_check(settings, FakeMachine().hands(), lambda _: None)
+    assert " - |" in next(line for line in to_markdown(results).splitlines() if "s8192" in line)
+    results.facts["gpu"] = "NVIDIA H100 80GB HBM3"
+    for row in results.timings:
+        row.update(dtype="e4m3", head_dim=128, causal=False)
+    results.timings[0]["providers"]["attnsmith"]["tflops"] = 1500.0
+    text = to_markdown(results)
+    assert "1008 (H100: FlashAttention-3, S=16k)" in text and "ABOVE PEAK" not in text
+    results.timings[0]["dtype"] = "bf16"
+    assert "648 (H100" in to_markdown(results) and "ABOVE PEAK" in to_markdown(results)
 
 
 def test_a_figure_above_the_peak_is_called_what_it_is(settings: Settings) -> None:
