@@ -149,7 +149,7 @@ MISTAKES = {
     "suffix": (["--arch", "sm80a"], "Use sm_80."),
     "sm90-option": (["--scheduler", "static"], "need SM90"),
     "scheduler": (["--scheduler", "greedy"], "single, static, dynamic"),
-    "ping-pong": (["--arch", "sm_90a", "--head-dim", "64", "--block-m", "64", "--num-warps", "4"], "is_ping_pong with 4 warps"),
+    "ping-pong": (["--arch", "sm_90a", "--block-m", "64", "--num-warps", "4"], "is_ping_pong with 4"),
     "out-dtype": (["--arch", "sm_90a", "--dtype", "fp16", "--out-dtype", "bf16"], "allowed: fp16"),
     "head-dim": (["--head-dim", "300"], "allowed: 1 to 256"),
     "mask": (["--mask", "diagonal"], "allowed: full, causal"),

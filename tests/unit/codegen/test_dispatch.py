@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 
 import pytest
@@ -25,12 +25,16 @@ from attnsmith.codegen.errors import SpecError, UnsupportedError
 from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.rules import HEAD_DIMS, is_legal
-from attnsmith.codegen.spec import Arch, DType, Mask, Op, ProblemKey
+from attnsmith.codegen.spec import Arch, DType, Mask, Op, ProblemKey, Scheduler
 
 ALL_KEYS = [
-    ProblemKey(op=op, arch=arch, dtype=dtype, head_dim=d, head_dim_v=dv, mask=mask, pads_head_dim=pads)
-    for op, arch, dtype, d, dv, mask, pads in product(Op, Arch, DType, HEAD_DIMS, HEAD_DIMS, Mask, (False, True))
-]
+    ProblemKey(
+        op=op, arch=arch, dtype=dtype, head_dim=d, head_dim_v=dv, mask=mask, pads_head_dim=flags[0],
+        out_dtype=out, v_is_col_major=flags[1], packs_gqa=flags[2],
+    )
+    for op, arch, dtype, d, dv, mask, out in product(Op, Arch, DType, HEAD_DIMS, HEAD_DIMS, Mask, DType)
+    for flags in product((False, True), repeat=3)
+]  # fmt: skip
 
 
 def test_packed_keys_are_distinct_non_zero_and_invertible():
@@ -41,19 +45,22 @@ def test_packed_keys_are_distinct_non_zero_and_invertible():
 
 
 def test_published_codes_keep_their_meaning():
-    """Written out by hand: libraries built earlier carry these numbers."""
+    """Written out by hand: libraries built earlier carry these numbers (of kernel table version 2)."""
     key = ProblemKey(arch=Arch.SM80, dtype=DType.BF16, head_dim=128, head_dim_v=64, mask=Mask.CAUSAL)
-    assert pack_key(key) == 1 | 1 << 4 | 2 << 8 | (128 // 8) << 12 | (64 // 8) << 20 | 2 << 28 | 0 << 32
+    assert pack_key(key) == 1 | 1 << 4 | 2 << 8 | (128 // 8) << 12 | (64 // 8) << 20 | 2 << 28 | 0 << 32 | 2 << 33
+    key = replace(key, dtype=DType.E4M3, out_dtype=DType.FP16, v_is_col_major=True, packs_gqa=True, arch=Arch.SM90)
+    assert pack_key(key) == 1 | 2 << 4 | 3 << 8 | 16 << 12 | 8 << 20 | 2 << 28 | 0 << 32 | 1 << 33 | 1 << 37 | 1 << 38
 
 
 def test_fields_are_the_key_and_fit_64_bits():
     assert [field.name for field in FIELDS] == [field.name for field in fields(ProblemKey)]
     shifts = field_shifts()
     assert shifts[FIELDS[-1].name] + FIELDS[-1].bits <= 64
-    enums = {"op": Op, "arch": Arch, "dtype": DType, "mask": Mask}
+    enums = {"op": Op, "arch": Arch, "dtype": DType, "mask": Mask, "out_dtype": DType}
     for field in FIELDS:
-        if field.values:
-            assert {name for name, _ in field.values} == {member.value for member in enums[field.name]}
+        assert field.enum is enums.get(field.name)
+        if field.enum:
+            assert {name for name, _ in field.values} == {member.value for member in field.enum}
             codes = [code for _, code in field.values]
             assert len(set(codes)) == len(codes) and min(codes) > 0 and max(codes) < 1 << field.bits
 
@@ -78,6 +85,7 @@ def test_header_has_the_same_shifts_and_codes():
         for name, code in field.values:
             assert f"k{name.capitalize()} = {code}," in text
     assert "{{" not in text and "{%" not in text
+    assert text.count("enum class DType") == 1 and "  DType out_dtype;" in text
 
 
 def problem(**changes):
@@ -109,10 +117,39 @@ def test_every_candidate_serves_and_is_legal(target, head_dim):
         for spec in specs:
             assert is_legal(spec, target)
             assert spec.key.mask is mask and spec.key.head_dim >= head_dim
-            assert spec.key.pads_head_dim or spec.key.head_dim == -(-head_dim // 8) * 8
-        assert specs[0] == spec_for(
-            dtype=DType.FP16, head_dim=head_dim, mask=mask, target=target, seqlen_q=seqlen_q
-        )
+            if spec.key.arch is Arch.SM80:
+                assert spec.key.pads_head_dim or spec.key.head_dim == -(-head_dim // 8) * 8
+        assert specs[0] == spec_for(dtype=DType.FP16, head_dim=head_dim, mask=mask, target=target, seqlen_q=seqlen_q)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [(128, 128, False)]),
+        ({"head_dim": 40}, [(64, 64, False)]),
+        ({"head_dim": 64, "head_dim_v": 72}, [(64, 96, False)]),
+        ({"packs_gqa": True}, [(128, 128, True), (128, 128, False)]),
+        ({"dtype": DType.E5M2, "head_dim": 160, "packs_gqa": True}, [(192, 192, True), (192, 192, False)]),
+    ],
+    ids=["exact", "filled", "pair", "packed", "fp8"],
+)
+def test_sm90_candidate_keys_packed_then_plain(changes, expected):
+    keys = candidate_keys(**problem(target="sm_90a", **changes))
+    assert [(key.head_dim, key.head_dim_v, key.packs_gqa) for key in keys] == expected
+    assert all(key.arch is Arch.SM90 and not key.pads_head_dim for key in keys)
+
+
+def test_the_form_of_v_and_the_output_are_the_keys(make_spec):
+    fp8 = problem(target="sm_90a", dtype=DType.E4M3)
+    assert {key.out_dtype for key in candidate_keys(**fp8)} == {DType.BF16}
+    (key,) = candidate_keys(**fp8, out_dtype=DType.FP16, v_is_col_major=True)
+    assert key.out_dtype is DType.FP16 and key.v_is_col_major
+    assert spec_for(**fp8, v_is_col_major=True).tile.block_n == 128
+    assert spec_for(**fp8).tile.block_n == 224
+
+
+def test_packing_is_ignored_where_no_kernel_packs():
+    assert candidate_specs(**problem(packs_gqa=True)) == candidate_specs(**problem())
 
 
 def test_short_queries_get_a_64_row_tile():
@@ -127,9 +164,12 @@ def test_short_queries_get_a_64_row_tile():
         ({"head_dim": 257}, SpecError, "1 to 256"),
         ({"head_dim_v": 0}, SpecError, "1 to 256"),
         ({"dtype": DType.E4M3}, UnsupportedError, "no FP8"),
+        ({"dtype": DType.E4M3, "target": "sm_90"}, UnsupportedError, "FP8 needs SM90"),
+        ({"dtype": DType.BF16, "target": "sm_90a", "out_dtype": DType.FP16}, SpecError, "allowed: bf16"),
+        ({"dtype": DType.BF16, "target": "sm_90a", "v_is_col_major": True}, SpecError, "row-major"),
         ({"target": "sm_75"}, SpecError, "sm_80"),
     ],
-    ids=["head-dim", "head-dim-v", "fp8", "target"],
+    ids=["head-dim", "head-dim-v", "fp8", "fp8-sm90", "out-dtype", "v-col-major", "target"],
 )
 def test_problems_that_no_kernel_serves_say_why(changes, error, words):
     with pytest.raises(error, match=words):
@@ -140,13 +180,12 @@ def test_problems_that_no_kernel_serves_say_why(changes, error, words):
 @pytest.mark.parametrize("target", TARGETS)
 def test_entries_are_chosen_in_the_order_of_candidates(target, seqlen_q):
     """The order of the run-time table (from entries) and of a miss (from tile rows) must agree."""
-    for head_dim, mask in product(HEAD_DIMS, Mask):
+    head_dims = HEAD_DIMS if Arch.SM80 in TARGETS[target].archs else HEAD_DIMS[1:]
+    for head_dim, mask in product(head_dims, Mask):
         specs = [s for s in kernel_set("default", target) if s.key.head_dim == head_dim and s.key.mask is mask]
-        specs = [spec for spec in specs if spec.key.dtype is DType.BF16]
+        specs = [s for s in specs if s.key.dtype is DType.BF16 and s.key.head_dim_v == head_dim]
         ordered = choose([entry(spec, target) for spec in specs], seqlen_q)
-        wanted = candidate_specs(
-            dtype=DType.BF16, head_dim=head_dim, mask=mask, target=target, seqlen_q=seqlen_q
-        )
+        wanted = candidate_specs(dtype=DType.BF16, head_dim=head_dim, mask=mask, target=target, seqlen_q=seqlen_q)
         exact = [spec.name for spec in wanted if not spec.key.pads_head_dim]
         assert [row["name"] for row in ordered] == exact
 
@@ -155,6 +194,17 @@ def test_entry_of_a_tile_outside_the_table_comes_after_the_defaults(make_spec):
     odd = entry(make_spec(block_n=48), "sm_80")
     assert odd["priority"] > max(entry(make_spec(), "sm_80")["priority"], 0)
     assert odd["max_seqlen_q"] is None and odd["reason"] == "not a default tile"
+
+
+@pytest.mark.parametrize(
+    ("block_m", "scheduler", "ctas_per_sm"),
+    [(64, Scheduler.SINGLE, 2), (128, Scheduler.DYNAMIC, 1)],
+    ids=lambda value: getattr(value, "value", str(value)),
+)
+def test_entry_says_how_a_persistent_grid_is_sized(block_m, scheduler, ctas_per_sm):
+    specs = candidate_specs(**problem(target="sm_90a", mask=Mask.CAUSAL))
+    row = next(entry(spec, "sm_90a") for spec in specs if spec.tile.block_m == block_m)
+    assert (row["scheduler"], row["cluster_size"], row["ctas_per_sm"]) == (scheduler.value, 1, ctas_per_sm)
 
 
 def test_manifest_is_json_and_complete():

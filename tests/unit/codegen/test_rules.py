@@ -12,6 +12,8 @@ from attnsmith.codegen.resources import TARGETS
 from attnsmith.codegen.rules import RULES, check, is_legal, violations
 from attnsmith.codegen.spec import Arch, DType, Mask, Scheduler, TileConfig
 
+E4M3 = {"dtype": DType.E4M3}
+
 # rule id -> (target, changes that break it first), (target, the nearest changes that pass). The spec that is changed is
 # SM90's for target sm_90a, else SM80's.
 EXAMPLES = {
@@ -31,7 +33,7 @@ EXAMPLES = {
     "block-n-covered": (("sm_80", {"block_n": 24}), ("sm_80", {"block_n": 48})),
     "head-dim-pair": (("sm_90a", {"head_dim": 96}), ("sm_90a", {"head_dim": 192})),
     "pads-head-dim": (("sm_90a", {"pads_head_dim": True}), ("sm_90a", {"pads_head_dim": False})),
-    "v-col-major-fp8": (("sm_90a", {"v_is_col_major": True}), ("sm_90a", {"v_is_col_major": True, "dtype": DType.E4M3})),
+    "v-col-major-fp8": (("sm_90a", {"v_is_col_major": True}), ("sm_90a", {"v_is_col_major": True, **E4M3})),
     "v-col-major-block-n": (
         ("sm_90a", {"v_is_col_major": True, "dtype": DType.E5M2, "block_n": 96}),
         ("sm_90a", {"v_is_col_major": True, "dtype": DType.E5M2, "block_n": 128}),
@@ -97,7 +99,7 @@ def test_rule_rejects_its_failing_example(example, breakable, rule):
 
 
 @pytest.mark.parametrize(
-    ("arch", "target"), [(Arch.SM90, "sm_80"), (Arch.SM90, "sm_90"), (Arch.SM80, "sm_90a")], ids=lambda value: str(value)
+    ("arch", "target"), [(Arch.SM90, "sm_80"), (Arch.SM90, "sm_90"), (Arch.SM80, "sm_90a")], ids=str
 )
 def test_a_target_outside_the_family_is_rejected(make_spec, make_sm90_spec, arch, target):
     spec = (make_spec if arch is Arch.SM80 else make_sm90_spec)()
@@ -192,8 +194,9 @@ def test_no_number_makes_a_rule_raise(make_spec, num_warps, block_m):
 @pytest.mark.parametrize("num_warps", [-4, -1, 0, 1, 3, 16, 64])
 @pytest.mark.parametrize("dtype", DType)
 def test_no_number_makes_an_sm90_rule_raise(make_sm90_spec, num_warps, dtype):
-    changes = {"num_warps": num_warps, "block_m": -64, "block_n": -16, "num_stages": -1, "head_dim": 0, "head_dim_v": -8}
-    spec = make_sm90_spec(**changes, dtype=dtype, cluster_size=-1, exp2_fma_eighths=-1, v_is_col_major=True)
+    tile = {"num_warps": num_warps, "block_m": -64, "block_n": -16, "num_stages": -1, "cluster_size": -1}
+    key = {"dtype": dtype, "head_dim": 0, "head_dim_v": -8, "v_is_col_major": True}
+    spec = make_sm90_spec(**key, **tile, exp2_fma_eighths=-1)
     broken = {rule.id for rule in violations(spec, "sm_90a")}
     assert {"num-warps", "block-n-wgmma", "num-stages", "head-dim-pair", "cluster-size", "exp2-share"} <= broken
     for rule in violations(spec, "sm_90a"):

@@ -78,7 +78,8 @@ SM90_KEYS = sorted({spec.key for spec in kernel_set("full", "sm_90a")}, key=str)
 
 
 def key_id(key):
-    return f"{key.dtype.value}-{key.head_dim}x{key.head_dim_v}-{key.mask.value}-v{key.v_is_col_major:d}g{key.packs_gqa:d}"
+    flags = "-vcol" * key.v_is_col_major + "-packed" * key.packs_gqa
+    return f"{key.dtype.value}-{key.head_dim}x{key.head_dim_v}-{key.mask.value}{flags}"
 
 
 @pytest.mark.parametrize("key", SM90_KEYS, ids=key_id)
