@@ -236,6 +236,7 @@ def variant_case(spec: KernelSpec, device: str, sizes: tuple[int, int], seed: in
     """
     fills = spec.key.pads_head_dim or (spec.key.arch is Arch.SM90 and seed % 2 == 1)
     shrink = head_dim_unit(spec.key.dtype) if fills else 0
+    default_out = DType.BF16 if spec.key.dtype.is_fp8 else spec.key.dtype
     return CheckCase(
         device=device,
         dtype=spec.key.dtype.value,
@@ -247,6 +248,9 @@ def variant_case(spec: KernelSpec, device: str, sizes: tuple[int, int], seed: in
         head_dim=spec.key.head_dim - shrink,
         head_dim_v=spec.key.head_dim_v - shrink,
         causal=spec.key.mask is Mask.CAUSAL,
+        v_layout="col" if spec.key.v_is_col_major else "row",
+        out_dtype=None if spec.key.out_dtype is default_out else spec.key.out_dtype and spec.key.out_dtype.value,
+        pack_gqa=spec.key.packs_gqa if spec.key.arch is Arch.SM90 else None,
         seed=seed,
     )
 

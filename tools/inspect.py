@@ -66,6 +66,8 @@ class LoopFacts:
     """STL and LDL."""
     mix: dict[str, int]
     """Instructions by class."""
+    always_mix: dict[str, int]
+    """Those of the cheapest iteration by class."""
     split: dict[str, int]
     """Non-tensor instructions of the cheapest iteration as the anchors' table splits them."""
 
@@ -218,6 +220,7 @@ def loop_facts(loop: Loop, spec: KernelSpec) -> LoopFacts:
         per_score_always=round(len(rest_always) / scores, 2),
         spills=count_opcodes(loop.body, "STL", "LDL"),
         mix=loop.mix(),
+        always_mix=class_counts(loop.always),
         split=split_of(rest_always),
     )
 

@@ -10,8 +10,8 @@ import attnsmith
 import pytest
 import torch
 from attnsmith.codegen.build import build_kernel
-from attnsmith.codegen.registry import kernel_set
-from attnsmith.codegen.spec import KernelSpec
+from attnsmith.codegen.registry import family_of, kernel_set
+from attnsmith.codegen.spec import Arch, KernelSpec
 from attnsmith.tools.check import CheckCase, make_inputs, run_check
 from attnsmith.tools.gpu_check import SIMULATED_DEVICES, only_kernel, variant_case
 
@@ -31,8 +31,38 @@ def test_matches_the_reference(dtype: str, head_dim: int, causal: bool, sizes: t
     assert result.ok, result.tensors
 
 
-@pytest.mark.parametrize("spec", kernel_set("minimal", "sm_80"), ids=lambda spec: spec.name)
+FP8_SIZES = [(1, 257), (113, 203), (257, 1), (1024, 1024)]
+
+
+@pytest.mark.parametrize("sizes", FP8_SIZES, ids=lambda sizes: f"{sizes[0]}x{sizes[1]}")
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("v_layout", ["row", "col"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_fp8_matches_the_reference(
+    dtype: str, head_dim: int, v_layout: str, causal: bool, sizes: tuple[int, int], target: str
+) -> None:
+    require_family(Arch.SM90, target)
+    case = CheckCase(
+        device="cuda", dtype=dtype, batch=2, seqlen_q=sizes[0], seqlen_k=sizes[1], nheads=4, nheads_k=2,
+        head_dim=head_dim, causal=causal, v_layout=v_layout,
+    )  # fmt: skip
+    result = run_check(case)
+    assert result.ok, result.tensors
+
+
+def require_family(arch: Arch, target: str) -> None:
+    """Skip where the GPU's kernels are another family's."""
+    if family_of(target) is not arch:
+        pytest.skip(f"needs a GPU of the {arch.name} family; this one's target is {target}")
+
+
+MINIMAL = [spec for target in ("sm_80", "sm_90a") for spec in kernel_set("minimal", target)]
+
+
+@pytest.mark.parametrize("spec", MINIMAL, ids=lambda spec: spec.name)
 def test_gpu_and_simulator_agree(spec: KernelSpec, target: str) -> None:
+    require_family(spec.key.arch, target)
     case = variant_case(spec, "cuda", (113, 203), seed=3)
     with only_kernel(build_kernel(spec, target)):
         real = run_check(case)
@@ -51,6 +81,29 @@ def test_det_05_repeats_give_the_same_bits() -> None:
     expected = attnsmith.flash_attn_func(*tensors)
     for _ in range(250):
         assert torch.equal(attnsmith.flash_attn_func(*tensors), expected)
+
+
+def test_a_tile_counter_is_zero_again_after_every_launch() -> None:
+    """Causal kernels on Hopper take tiles from a counter that no launch before them may leave behind."""
+    small, large = inputs(batch=1, seqlen_q=300, nheads=2), inputs(batch=4, seqlen_q=2000, seqlen_k=2000, nheads=16)
+    expected = [attnsmith.flash_attn_func(*tensors, causal=True) for tensors in (small, large)]
+    for _ in range(20):
+        for tensors, out in zip((small, large), expected, strict=True):
+            assert torch.equal(attnsmith.flash_attn_func(*tensors, causal=True), out)
+
+
+def test_causal_calls_on_two_streams_do_not_share_a_counter() -> None:
+    tensors = inputs(batch=2, seqlen_q=1500, seqlen_k=1500, nheads=16)
+    expected = attnsmith.flash_attn_func(*tensors, causal=True)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(attnsmith.flash_attn_func(*tensors, causal=True))
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, expected) for out in found)
 
 
 def test_int_08_captured_in_a_graph() -> None:

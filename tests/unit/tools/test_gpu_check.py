@@ -236,6 +236,21 @@ def test_sm90_variants_get_their_own_and_smaller_head_dims(dtype: DType) -> None
     assert smaller.head_dim == smaller.dim_v == 128 - 16 // dtype.num_bytes
 
 
+def test_sm90_variants_are_asked_for_by_what_makes_them_variants() -> None:
+    specs = {spec.key: variant_case(spec, "cuda", (113, 203), 0) for spec in kernel_set("full", "sm_90a")}
+    for key, case in specs.items():
+        assert (case.v_layout == "col", case.pack_gqa) == (key.v_is_col_major, key.packs_gqa)
+        assert case.result_dtype == (key.out_dtype and key.out_dtype.value)
+    assert {case.v_layout for case in specs.values()} == {"row", "col"}
+    assert {case.pack_gqa for case in specs.values()} == {True, False}
+    first = kernel_set("minimal", "sm_80")[0]
+    assert variant_case(first, "cuda", (1, 1), 0).pack_gqa is None
+    to_fp16 = ProblemKey(
+        arch=Arch.SM90, dtype=DType.E4M3, head_dim=64, head_dim_v=64, mask=Mask.FULL, out_dtype=DType.FP16
+    )
+    assert variant_case(replace(first, key=to_fp16), "cuda", (1, 1), 0).out_dtype == "fp16"
+
+
 @pytest.mark.parametrize(("target", "dtypes"), [("sm_80", {"bf16"}), ("sm_90a", {"bf16", "e4m3"})])
 def test_fp8_is_timed_where_the_gpu_has_it(settings: Settings, target: str, dtypes: set[str]) -> None:
     served = [shape for shape in bench.timed_shapes() if gpu_check.is_served(shape, target)]
