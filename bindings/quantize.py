@@ -107,7 +107,10 @@ def _quantize(x: Tensor, nheads_k: int, dtype: torch.dtype, per_tensor: bool) ->
     x = x.to(torch.float32)
     groups = x.unflatten(2, (nheads_k, x.shape[2] // max(1, nheads_k)))
     descale = _descale(groups, dtype, per_tensor)
-    return (groups / descale[:, None, :, None, None]).flatten(2, 3).to(dtype), descale
+    scaled = (groups / descale[:, None, :, None, None]).flatten(2, 3)
+    if dtype == torch.float8_e4m3fn:  # has no infinity, and torch would make it 448
+        scaled = scaled.masked_fill(scaled.isinf(), float("nan"))
+    return scaled.to(dtype), descale
 
 
 def _descale(groups: Tensor, dtype: torch.dtype, per_tensor: bool) -> Tensor:
