@@ -20,6 +20,7 @@ from attnsmith.codegen.compile import extension
 from attnsmith.codegen.compile.extension import LIBRARY_FILE, find_aot_toolchain, unit_groups
 from attnsmith.codegen.compile.library import read_library
 from attnsmith.codegen.errors import CacheError, CompileError, SpecError, ToolchainError
+from attnsmith.codegen.registry import kernel_set
 from attnsmith.codegen.spec import KernelSpec
 
 try:
@@ -97,8 +98,17 @@ def test_table_has_every_kernel_with_its_images(library: SimpleNamespace, real_s
         assert (desc.smem_bytes, desc.num_threads) == (entry["smem_bytes"], entry["num_threads"])
         assert (desc.priority, desc.max_seqlen_q) == (entry["priority"], entry["max_seqlen_q"] or 0)
         assert desc.source == 1
+        assert (desc.scheduler, desc.cluster_size, desc.ctas_per_sm) == (0, 1, entry["ctas_per_sm"])
         assert desc.cubin_image().startswith(b"\x7fELF")
         assert desc.ptx_text().count(".entry") == 1 and f".entry {spec.name}(" in desc.ptx_text()
+
+
+def test_an_sm90_kernel_says_how_its_grid_is_sized(tmp_path: Path) -> None:
+    (spec,) = (spec for spec in kernel_set("minimal", "sm_90a") if spec.name.startswith("fwd_sm90_fp16_hdim64_causal"))
+    (desc,) = read_library(build_library([spec], "sm_90a", cache=KernelCache(tmp_path)))
+    assert (desc.name.decode(), desc.target, desc.num_threads) == (spec.name, b"sm_90a", 512)
+    assert (desc.scheduler, desc.cluster_size, desc.ctas_per_sm) == (2, 1, 1)
+    assert ".target sm_90a" in desc.ptx_text() and "setmaxnreg" in desc.ptx_text()
 
 
 def test_it_loads_without_torch_driver_or_cuda_runtime(library: SimpleNamespace) -> None:

@@ -22,13 +22,32 @@ FIRST_CALL_CPU_SECONDS = 10.0
 CACHED_LOAD_SECONDS = 0.2
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"])
 def test_one_pass_gives_cubin_ptx_and_log(trivial_source: str, target: str) -> None:
     compiled = compile_source(trivial_source, "trivial", target=target)
     assert compiled.cubin.startswith(b"\x7fELF")
     assert f".target {target}" in compiled.ptx and ".entry trivial" in compiled.ptx
     assert 0 < parse_ptxas(compiled.log)["registers"] < 32
     assert compiled.cpu_seconds > 0
+
+
+WGMMA = """
+extern "C" __global__ void __launch_bounds__(128) wgmma(float* out, unsigned long long a, unsigned long long b) {
+  float d[4] = {};
+  asm volatile("wgmma.fence.sync.aligned;");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 0, 1, 1, 0, 0;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
+  asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  for (int i = 0; i < 4; ++i) { out[threadIdx.x * 4 + i] = d[i]; }
+}
+"""
+
+
+def test_hopper_instructions_need_the_suffixed_target() -> None:
+    compiled = compile_source(WGMMA, "wgmma", target="sm_90a")
+    assert ".target sm_90a" in compiled.ptx and "wgmma.mma_async" in compiled.ptx
+    with pytest.raises(CompileError, match="wgmma for sm_90:"):
+        compile_source(WGMMA, "wgmma", target="sm_90")
 
 
 def test_compile_error_has_the_log_and_no_traceback_of_ours(trivial_source: str) -> None:

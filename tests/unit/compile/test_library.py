@@ -7,15 +7,40 @@ A shared library that Python itself brings stands in for one of kernels: the che
 from __future__ import annotations
 
 import _ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from attnsmith.codegen.cache import DirectoryCache
-from attnsmith.codegen.compile.library import read_library
+from attnsmith.codegen.compile.library import TABLE_VERSION, KernelDesc, read_library, table_source
+from attnsmith.codegen.dispatch import entry
 from attnsmith.codegen.errors import CacheError
+from attnsmith.codegen.registry import kernel_set
+from attnsmith.codegen.render import include_dir
+from attnsmith.codegen.spec import Scheduler
 
 DIGEST = "d" * 64
+
+HEADER = include_dir() / "attnsmith" / "kernel_desc.hpp"
+
+
+def test_the_structs_are_the_headers() -> None:
+    """Field names and their order; sizes follow from the types, which a compiled library's test checks."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
+    body = text[text.index("typedef struct {") : text.index("} attnsmith_kernel_desc;")]
+    names = [name for line in re.findall(r"^\s+[\w ]+?\*?\s(\w+(?:, \w+)*);", body, flags=re.MULTILINE)
+             for name in line.split(", ")]  # fmt: skip
+    assert names == [name for name, _ in KernelDesc._fields_]
+    assert f"ATTNSMITH_KERNEL_TABLE_VERSION {TABLE_VERSION}\n" in text
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
+def test_a_table_row_ends_with_how_the_grid_is_sized(scheduler: Scheduler) -> None:
+    spec = next(spec for spec in kernel_set("default", "sm_90a") if spec.tile.scheduler is scheduler)
+    row = table_source([entry(spec, "sm_90a")])
+    expected = {Scheduler.SINGLE: (0, 1, 2), Scheduler.STATIC: (1, 1, 1), Scheduler.DYNAMIC: (2, 1, 1)}[scheduler]
+    assert f"attnsmith_ptx_0), {', '.join(map(str, expected))}}},\n" in row
 
 
 @pytest.fixture
