@@ -126,25 +126,28 @@ struct FwdConsumer {
 
   // Starts S = Q K^T of the next K buffer.
   CUTE_DEVICE void start_qk(AccS& acc_s) const {
-    uint64_t const q = Tiles::Q::descriptor(slab());
-    uint64_t const k = Tiles::K::descriptor(smem_address(smem.k) + k_position.stage * Tiles::K::kBytes);
+    using Q = typename Tiles::Q;
+    using K = typename Tiles::K;
+    uint32_t const q = slab();
+    uint32_t const k = smem_address(smem.k) + k_position.stage * K::kBytes;
     pin_registers(acc_s);
     wgmma_fence();
     CUTE_UNROLL
     for (int i = 0; i < Traits::kHeadDim / kDepth; ++i) {
-      Traits::WgmmaQk::mma(acc_s.data(), q + Tiles::Q::step(i), k + Tiles::K::step(i), i > 0);
+      Traits::WgmmaQk::template mma<Q, K>(acc_s.data(), Q::descriptor(q, i), K::descriptor(k, i), i > 0);
     }
     wgmma_commit();
   }
 
   // Starts O += P V of the next V buffer.
   CUTE_DEVICE void start_pv(Weights const& weights, AccO& acc_o) const {
-    uint64_t const v = Tiles::V::descriptor(smem_address(smem.v) + v_position.stage * Tiles::V::kBytes);
+    using V = typename Tiles::V;
+    uint32_t const v = smem_address(smem.v) + v_position.stage * V::kBytes;
     pin_registers(acc_o);
     wgmma_fence();
     CUTE_UNROLL
     for (int i = 0; i < kNumKSteps; ++i) {
-      Traits::WgmmaPv::mma(acc_o.data(), weights.a[i], v + Tiles::V::step(i), 1);
+      Traits::WgmmaPv::template mma<V>(acc_o.data(), weights.a[i], V::descriptor(v, i), true);
     }
     wgmma_commit();
   }

@@ -17,17 +17,14 @@ CUTE_DEVICE constexpr uint32_t swizzled(uint32_t offset) {
   return offset ^ (offset >> 3 & (kRowBytes - 16));
 }
 
-// Descriptor of an operand in shared memory; PTX ISA, "Matrix descriptor". Address and both byte offsets in units of
-// 16 bytes, bits 62-63 the swizzle.
-//   leading  MN-major: from one box to the next. K-major: not read
-//   stride   from one group of 8 rows to the next
+// Descriptor of an operand in shared memory; PTX ISA, "Matrix descriptor". The low word has the address and, for MN-major
+// operands, the distance from one box to the next; the high word the distance from one group of 8 rows to the next and
+// the swizzle. Addresses and distances in units of 16 bytes. Shared memory ends below 2^18, so that stepping through an
+// operand changes nothing but the address bits of the low word: 32-bit arithmetic is enough.
 template <int kRowBytes>
-CUTE_DEVICE uint64_t matrix_descriptor(uint32_t smem_address, uint32_t leading_bytes) {
+constexpr uint32_t descriptor_high() {
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a swizzle's span");
-  constexpr uint32_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
-  constexpr uint32_t kHigh = (8 * kRowBytes >> 4) | kSwizzle << 30;
-  uint32_t const low = (smem_address >> 4) | (leading_bytes >> 4) << 16;
-  return uint64_t(kHigh) << 32 | low;
+  return (8 * kRowBytes >> 4) | (kRowBytes == 128 ? 1u : kRowBytes == 64 ? 2u : 3u) << 30;
 }
 
 // A K-major operand: kRows rows, each the reduction's depth of one tile.
@@ -35,13 +32,12 @@ template <int kRows, int kTileRowBytes>
 struct KMajorTile {
   static constexpr int kRowBytes = box_row_bytes(kTileRowBytes);
   static constexpr int kBytes = kRows * kTileRowBytes;
+  static constexpr uint32_t kDescriptorHigh = descriptor_high<kRowBytes>();
 
-  CUTE_DEVICE static uint64_t descriptor(uint32_t smem_address) { return matrix_descriptor<kRowBytes>(smem_address, 16); }
-
-  // What to add to a descriptor for the k-th 32 bytes of depth (16 elements of 16 bits, 32 of 8).
-  CUTE_DEVICE static constexpr uint64_t step(int k) {
+  // Low word for the k-th 32 bytes of depth (16 elements of 16 bits, 32 of 8).
+  CUTE_DEVICE static uint32_t descriptor(uint32_t smem_address, int k) {
     int const byte = 32 * k;
-    return uint64_t(byte / kRowBytes * kRows * kRowBytes + byte % kRowBytes) >> 4;
+    return (smem_address >> 4 | 1u << 16) + ((byte / kRowBytes * kRows * kRowBytes + byte % kRowBytes) >> 4);
   }
 };
 
@@ -50,13 +46,12 @@ template <int kDepth, int kTileRowBytes>
 struct MnMajorTile {
   static constexpr int kRowBytes = box_row_bytes(kTileRowBytes);
   static constexpr int kBytes = kDepth * kTileRowBytes;
+  static constexpr uint32_t kDescriptorHigh = descriptor_high<kRowBytes>();
 
-  CUTE_DEVICE static uint64_t descriptor(uint32_t smem_address) {
-    return matrix_descriptor<kRowBytes>(smem_address, kDepth * kRowBytes);
+  // Low word for the k-th 16 rows of depth.
+  CUTE_DEVICE static uint32_t descriptor(uint32_t smem_address, int k) {
+    return (smem_address >> 4 | uint32_t(kDepth * kRowBytes >> 4) << 16) + (16 * k * kRowBytes >> 4);
   }
-
-  // For the k-th 16 rows of depth.
-  CUTE_DEVICE static constexpr uint64_t step(int k) { return uint64_t(16 * k * kRowBytes) >> 4; }
 };
 
 // Orders a warpgroup's register accesses before the wgmmas that follow.
