@@ -29,6 +29,7 @@ from attnsmith.codegen.cache import DirectoryCache, default_root
 from attnsmith.codegen.compile.ninja import ninja_on_path
 from attnsmith.codegen.dispatch import render_dispatch_header
 from attnsmith.codegen.errors import CacheError, CompileError, ToolchainError
+from attnsmith.codegen.toolchain import find_host_compiler
 from attnsmith.progress import visible_progress
 
 _LOG = logging.getLogger(__name__)
@@ -155,18 +156,9 @@ def _work_folder(cache: DirectoryCache, digest: str) -> Path:
 
 
 def _host_compiler() -> str:
-    """CXX, else the first of c++ and g++ on PATH."""
-    named = os.environ.get("CXX")
-    candidates = [named] if named else ["c++", "g++", "clang++"]
-    for candidate in candidates:
-        if shutil.which(candidate.split()[0]):
-            return candidate
-    raise ToolchainError(
-        asked="build the attnsmith launcher",
-        got=f"no C++ compiler ({', '.join(candidates)} not found on PATH)",
-        allowed="g++ 9 or newer, or a compiler of C++17 named by CXX",
-        do="Install g++. Without it, CPU tensors outside attnsmith.simulate(...) still run the reference.",
-    )
+    """CXX with its arguments, else the compiler on PATH."""
+    found = find_host_compiler()
+    return os.environ.get("CXX", "").strip() or str(found)
 
 
 def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:

@@ -60,11 +60,13 @@ void append_sm80_keys(FwdProblem const& problem, Mask mask, CandidateKeys& keys)
   keys.push_back(pack_key(key));
 }
 
+// The first key's kernel; one that is pinned goes before every other.
 Found search(CandidateKeys const& keys, FwdProblem const& problem, DeviceLimits const& device) {
   Found result;
   for (uint64_t key : keys) {
     Found const found = KernelTable::instance().find(key, device, problem.seqlen_q);
-    if (found.kernel != nullptr) return found;
+    if (found.kernel != nullptr && found.kernel->is_pinned()) return found;
+    if (result.kernel == nullptr) result.kernel = found.kernel;
     if (result.fallback == nullptr) result.fallback = found.fallback;
   }
   return result;

@@ -64,7 +64,12 @@ def test_a_damaged_library_is_rebuilt(built: tuple[Path, list[str]]) -> None:
 
 def test_no_compiler_is_a_clear_error(tmp_path: Path) -> None:
     status, errors = load(tmp_path, PATH="/nonexistent")
-    assert status != 0 and "no C++ compiler" in errors and "Install g++" in errors
+    assert status != 0 and "find a C++ compiler" in errors and "Install g++" in errors
+
+
+def test_the_compiler_may_have_arguments(tmp_path: Path) -> None:
+    status, errors = load(tmp_path, CXX="g++ -DATTNSMITH_TEST_ARGUMENT")
+    assert status == 0 and "building the launcher with g++ -DATTNSMITH_TEST_ARGUMENT" in errors
 
 
 def test_a_failing_compiler_is_named_with_its_first_error(tmp_path: Path) -> None:
