@@ -15,6 +15,8 @@ from attnsmith.codegen.errors import AttnsmithError
 from torch import Tensor
 
 HALF = torch.float16
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+DESCALES = ("q_descale", "k_descale", "v_descale")
 
 
 def qkv(**changes: Any) -> dict[str, Any]:
@@ -31,6 +33,11 @@ def zeros(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
     return torch.zeros(*shape, dtype=dtype)
 
 
+def fp8() -> dict[str, Any]:
+    """Legal FP8 arguments."""
+    return {name: x.to(E4M3) for name, x in qkv().items()}
+
+
 REFUSED: list[Any] = [
     # dtype and type
     pytest.param({"q": zeros(2, 5, 4, 32, dtype=torch.float32)}, TypeError, "q of dtype torch.float32", id="q-fp32"),
@@ -41,10 +48,9 @@ REFUSED: list[Any] = [
     pytest.param({"q": [1.0]}, TypeError, "q of type list", id="q-list"),
     pytest.param({"v": None}, TypeError, "v of type NoneType", id="v-none"),
     pytest.param({"q": zeros(2, 5, 4, 32).to_sparse()}, ValueError, "layout", id="q-sparse"),
-    pytest.param(
-        {name: zeros(2, 5, 4, 32, dtype=torch.float32).to(torch.float8_e4m3fn) for name in "qkv"},
-        NotImplementedError, "SM90", id="fp8",
-    ),
+    pytest.param({"q": zeros(2, 5, 4, 32, dtype=E4M3)}, TypeError, "q of dtype torch.float8", id="q-alone-fp8"),
+    pytest.param({**fp8(), "v": zeros(2, 7, 2, 32, dtype=E5M2)}, TypeError, "v of dtype torch.float8_e5", id="v-e5m2"),
+    pytest.param({"q": zeros(2, 5, 4, 32, dtype=torch.float8_e4m3fnuz)}, TypeError, "float8_e4m3fnuz", id="q-fnuz"),
     # devices
     pytest.param({"k": torch.empty(2, 7, 2, 32, dtype=HALF, device="meta")}, ValueError, "k on meta", id="k-meta"),
     pytest.param({"v": torch.empty(2, 7, 2, 32, dtype=HALF, device="meta")}, ValueError, "v on meta", id="v-meta"),
@@ -104,10 +110,28 @@ REFUSED: list[Any] = [
     # features of later versions
     *(
         pytest.param({name: torch.ones(2, 2)}, NotImplementedError, name, id=name)
-        for name in ("alibi_slopes", "q_descale", "k_descale", "v_descale", "learnable_sink", "seqused_q", "seqused_k")
+        for name in ("alibi_slopes", "learnable_sink", "seqused_q", "seqused_k")
     ),
     pytest.param({"num_splits": 4}, NotImplementedError, "num_splits 4", id="num-splits"),
-    pytest.param({"pack_gqa": True}, NotImplementedError, "pack_gqa True", id="pack-gqa"),
+    *(pytest.param({"pack_gqa": value}, TypeError, "pack_gqa", id=f"pack-gqa-{value!r}") for value in (1, "yes")),
+    # FP8
+    *(
+        pytest.param({name: torch.ones(2, 2)}, ValueError, f"{name} with q, k and v of dtype torch.f", id=name)
+        for name in DESCALES
+    ),
+    *(
+        pytest.param({**fp8(), name: torch.ones(2, 4)}, ValueError, rf"{name} of shape \(2, 4\)", id=f"{name}-shape")
+        for name in DESCALES
+    ),
+    pytest.param({**fp8(), "q_descale": torch.ones(2)}, ValueError, "q_descale of shape", id="descale-1d"),
+    pytest.param({**fp8(), "v_descale": zeros(2, 2)}, TypeError, "v_descale of dtype torch.f", id="descale-fp16"),
+    pytest.param({**fp8(), "k_descale": 1.0}, TypeError, "k_descale of type float", id="descale-float"),
+    pytest.param({**fp8(), "k_descale": torch.ones(2, 2, device="meta")}, ValueError, "on meta", id="descale-device"),
+    pytest.param({**fp8(), "out": zeros(2, 5, 4, 32, dtype=E4M3)}, TypeError, "out of dtype torch.fl", id="out-fp8"),
+    pytest.param({**fp8(), "out": zeros(2, 5, 4, 32, dtype=torch.float32)}, TypeError, "bfloat16 or", id="fp8-out"),
+    pytest.param(
+        {**fp8(), "q_descale": torch.ones(2, 2, requires_grad=True)}, NotImplementedError, "forward only", id="fp8-grad"
+    ),
     # out
     pytest.param({"out": zeros(2, 5, 4, 16)}, ValueError, r"out of shape \(2, 5, 4, 16\)", id="out-shape"),
     pytest.param({"out": zeros(2, 5, 4, 32, dtype=torch.float32)}, TypeError, "out of dtype torch.f", id="out-dtype"),
@@ -171,6 +195,9 @@ def test_packed_functions_check_the_same(entry: str) -> None:
         pytest.param({"deterministic": True}, id="deterministic"),
         pytest.param({"num_splits": 1}, id="one-split"),
         pytest.param({"pack_gqa": False}, id="no-packing"),
+        pytest.param({"pack_gqa": True}, id="packing"),
+        pytest.param(fp8(), id="fp8"),
+        pytest.param({**fp8(), "v_descale": torch.ones(1, 1).expand(2, 2)}, id="fp8-expanded-descale"),
         pytest.param({"dropout_p": 0}, id="int-dropout"),
     ],
 )

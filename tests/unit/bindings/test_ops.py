@@ -51,9 +51,39 @@ def test_opcheck_fwd_out(shape: str) -> None:
     torch.library.opcheck(torch.ops.attnsmith.fwd_out.default, (q, k, v, 0.3, True, out))
 
 
+def make_fp8(*shape: int) -> tuple[Tensor, ...]:
+    """q, k, v and their descales."""
+    tensors = tuple(x.to(torch.float8_e4m3fn) for x in make(*shape))
+    return (*tensors, *torch.rand(3, shape[0], shape[4]).unbind())
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fake_equals_real_in_layout(shape: str) -> None:
-    tensors = make(*SHAPES[shape])
+@pytest.mark.parametrize("options", [{}, {"out_dtype": torch.float16, "pack_gqa": True}], ids=["default", "options"])
+def test_opcheck_fp8(shape: str, options: dict[str, Any]) -> None:
+    """All but test_schema, which multiplies the inputs: torch cannot multiply FP8."""
+    q, k, v, *descales = make_fp8(*SHAPES[shape])
+    tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    fwd, fwd_out = torch.ops.attnsmith.fwd.default, torch.ops.attnsmith.fwd_out.default
+    torch.library.opcheck(fwd, (q, k, v, 0.3, True, *descales), options, test_utils=tests)
+    out = torch.zeros(*q.shape[:3], v.shape[3]).half()
+    torch.library.opcheck(fwd_out, (q, k, v, 0.3, True, out, None, *descales[1:]), test_utils=tests)
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.bfloat16, torch.float16])
+def test_the_op_writes_the_type_that_is_asked(out_dtype: torch.dtype | None) -> None:
+    q, k, v, *descales = make_fp8(*SHAPES["gqa"])
+    out, _ = torch.ops.attnsmith.fwd(q, k, v, 0.3, True, *descales, out_dtype=out_dtype)
+    assert out.dtype == (out_dtype or torch.bfloat16)
+    with pytest.raises(TypeError, match="float32"):
+        torch.ops.attnsmith.fwd(q, k, v, 0.3, True, *descales, out_dtype=torch.float32)
+    with pytest.raises(TypeError, match="float16"):
+        torch.ops.attnsmith.fwd(q.bfloat16(), k.bfloat16(), v.bfloat16(), 0.3, True, out_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
+def test_fake_equals_real_in_layout(shape: str, is_fp8: bool) -> None:
+    tensors = make_fp8(*SHAPES[shape])[:3] if is_fp8 else make(*SHAPES[shape])
     real = torch.ops.attnsmith.fwd(*tensors, 0.3, True)
     with FakeTensorMode() as mode:
         fake = torch.ops.attnsmith.fwd(*(mode.from_tensor(x) for x in tensors), 0.3, True)
@@ -87,6 +117,17 @@ def test_one_graph_under_compile(dynamic: bool) -> None:
         q, k, v = make(2, seqlen, 7, 4, 2, 40, 33)
         for a, b in zip(compiled(q, k, v), call(q, k, v), strict=True):
             assert torch.equal(a, b)
+
+
+def test_fp8_under_compile() -> None:
+    torch._dynamo.reset()
+    q, k, v, *factors = make_fp8(*SHAPES["gqa"])
+    descales = dict(zip(("q_descale", "k_descale", "v_descale"), factors, strict=True))
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return attnsmith.flash_attn_func(q, k, v, causal=True, **descales, pack_gqa=True)
+
+    assert torch.equal(torch.compile(call, fullgraph=True, backend="aot_eager")(q, k, v), call(q, k, v))
 
 
 def test_out_under_compile() -> None:

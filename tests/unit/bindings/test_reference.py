@@ -225,6 +225,48 @@ def test_same_dtype_attention_agrees_with_torch(dtype: torch.dtype) -> None:
     assert 0 < (out.double() - ref).abs().max() < 0.03
 
 
+def fp8_inputs(**sizes: int) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(x.to(torch.float8_e4m3fn) for x in inputs(**sizes))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.bfloat16, torch.float16])
+def test_fp8_yardstick_rounds_p_and_the_result(out_dtype: torch.dtype | None) -> None:
+    """Element by element as it is stated: fp32, P * 2^8 in e4m3, the sum of unrounded weights."""
+    q, k, v = fp8_inputs(h=2, hk=2)
+    scores = (raw_scores(q.float(), k.float()) * 0.5).masked_fill(~visible_by_rule(5, 7, True, (-1, -1)), -INF)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    p = (weights * 256).to(torch.float8_e4m3fn).float()
+    assert 0 < (p / 256 - weights).abs().max() < 2**-4
+    wanted = torch.einsum("bhij,bjhd->bihd", p, v.float()) / (256 * weights.sum(-1)).transpose(1, 2)[..., None]
+    got = reference.same_dtype_attention(q, k, v, softmax_scale=0.5, causal=True, out_dtype=out_dtype)
+    assert got.dtype == (out_dtype or torch.bfloat16)
+    torch.testing.assert_close(got, wanted.to(got.dtype), rtol=torch.finfo(got.dtype).eps, atol=1e-5)
+
+
+def test_fp8_yardstick_takes_descales() -> None:
+    q, k, v = fp8_inputs()
+    factors = dict(zip(("q_descale", "k_descale", "v_descale"), torch.rand(3, 2, 2) + 0.5, strict=True))
+    ref, _ = reference.attention(q, k, v, **factors)
+    error = (reference.same_dtype_attention(q, k, v, **factors).double() - ref).abs().max()
+    assert 0 < error < 0.1
+    without = reference.same_dtype_attention(q, k, v).double()
+    assert (without - ref).abs().max() > 2 * error
+
+
+@pytest.mark.parametrize("changes", [{"v_descale": torch.ones(2, 2)}, {"out_dtype": torch.float32}])
+def test_yardstick_of_16_bit_inputs_has_neither_descales_nor_another_type(changes: dict[str, object]) -> None:
+    q, k, v = (x.bfloat16() for x in inputs())
+    with pytest.raises(ValueError, match="FP8"):
+        reference.same_dtype_attention(q, k, v, **changes)  # type: ignore[arg-type]
+
+
+def test_fp8_yardstick_keeps_nan_and_empty_rows() -> None:
+    q, k, v = inputs(sq=6, sk=4)
+    v[:, 3] = NAN
+    out = reference.same_dtype_attention(*(x.to(torch.float8_e5m2) for x in (q, k, v)), causal=True)
+    assert (out[:, :2] == 0).all() and out[:, 5].isnan().all() and torch.isfinite(out[:, 2:5]).all()
+
+
 def test_autocast_does_not_round_the_reference() -> None:
     q, k, v = (x.bfloat16() for x in inputs())
     plain = reference.attention(q, k, v, compute_dtype=torch.float32)[0]

@@ -9,7 +9,9 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
+import attnsmith
 import pytest
 import torch
 from attnsmith.codegen.errors import AttnsmithError
@@ -85,6 +87,73 @@ def test_inputs_come_from_the_seed_alone() -> None:
     assert not torch.equal(first[0], other[0])
 
 
+FP8_CASE = replace(CASE, dtype="e4m3", batch=2, head_dim=48)
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("v_layout", ["row", "col"])
+@pytest.mark.parametrize("out_dtype", [None, "fp16"])
+@pytest.mark.parametrize("pack_gqa", [None, True])
+def test_fp8_passes(dtype: str, v_layout: str, out_dtype: str | None, pack_gqa: bool | None) -> None:
+    case = replace(FP8_CASE, dtype=dtype, v_layout=v_layout, out_dtype=out_dtype, pack_gqa=pack_gqa)
+    result = run_check(case)
+    assert result.ok, result.tensors
+    assert result.outputs["out"].dtype == check.torch_dtype(out_dtype or "bf16")
+
+
+@pytest.mark.parametrize("name", ["q_descale", "k_descale", "v_descale"])
+@pytest.mark.parametrize("change", [lambda x: x.flip(0), lambda x: x.flip(1), torch.ones_like], ids=["b", "h", "ones"])
+def test_a_descale_of_another_index_fails(name: str, change: Callable[[Tensor], Tensor]) -> None:
+    def op(case: CheckCase, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        descales = check.make_descales(case, q.device)
+        changed = {**descales, name: change(descales[name])}
+        result: tuple[Tensor, Tensor] = attnsmith.flash_attn_func(q, k, v, causal=True, return_lse=True, **changed)
+        return result
+
+    tensors = run_check(FP8_CASE, op).tensors
+    assert not tensors["out"].ok and tensors["lse"].ok is (name == "v_descale")
+
+
+def test_fp8_inputs_use_the_range_and_descales_undo_it() -> None:
+    for dtype, most in (("e4m3", 448.0), ("e5m2", 57344.0)):
+        case = replace(FP8_CASE, dtype=dtype)
+        for x in make_inputs(case, torch.device("cpu")):
+            assert x.dtype == check.torch_dtype(dtype) and most / 4 < x.float().abs().max() <= most
+        descales = check.make_descales(case, torch.device("cpu"))
+        values = torch.stack([*descales.values()]) * most / 8
+        assert values.shape == (3, 2, 2) and values.unique().numel() == 12 and 0.5 <= values.min() < values.max() <= 2
+    assert check.make_descales(CASE, torch.device("cpu")) == {}
+
+
+def test_v_layout_is_that_of_memory() -> None:
+    row, col = (make_inputs(replace(FP8_CASE, v_layout=layout), torch.device("cpu"))[2] for layout in ("row", "col"))
+    assert row.stride(3) == 1 and col.stride(1) == 1 and torch.equal(row.float(), col.float())
+    with pytest.raises(AttnsmithError, match="row, col"):
+        run_check(replace(FP8_CASE, v_layout="diagonal"))
+
+
+def test_pack_gqa_reaches_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    real = attnsmith.flash_attn_func
+
+    def spy(*args: object, **options: object) -> object:
+        seen.append(options["pack_gqa"])
+        return real(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attnsmith, "flash_attn_func", spy)
+    for value in (None, True, False):
+        assert run_check(replace(CASE, pack_gqa=value)).ok
+    assert seen == [None, True, False]
+
+
+def test_options_of_the_command_line() -> None:
+    arguments = "check --device cpu --dtype e5m2 --v-layout col --out-dtype fp16 --no-pack-gqa --head-dim 32 --json"
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 0, result.output
+    case = json.loads(result.stdout)["case"]
+    assert (case["v_layout"], case["out_dtype"], case["pack_gqa"]) == ("col", "fp16", False)
+
+
 def test_json_has_the_fixed_names() -> None:
     arguments = "check --device cpu --dtype fp16 --batch 2 --seqlen-q 5 --seqlen-k 9 --nheads 4 --nheads-k 1"
     arguments += " --head-dim 16 --head-dim-v 8 --causal --seed 3 --json"
@@ -123,6 +192,8 @@ def test_exit_code_1_when_a_tolerance_fails(monkeypatch: pytest.MonkeyPatch) -> 
         ["--device", "cpu", "--nheads", "3", "--nheads-k", "2"],
         ["--device", "cpu", "--head-dim", "257"],
         ["--device", "cpu", "--head-dim", "0"],
+        ["--device", "cpu", "--out-dtype", "fp16"],
+        ["--device", "cpu", "--v-layout", "diagonal"],
         ["--device", "cpu", "--batch", "-1"],
         ["--device", "cpu", "--seqlen-q", "many"],
     ],
@@ -150,6 +221,8 @@ def test_statistics_of_several_launches_add_up() -> None:
 
 def test_labels_name_the_case() -> None:
     assert CASE.label == "cpu bf16 b1 sq33 sk50 h4/2 d40 causal"
+    packed = replace(CASE, dtype="e4m3", v_layout="col", out_dtype="fp16", pack_gqa=True)
+    assert packed.label == "cpu e4m3 b1 sq33 sk50 h4/2 d40 causal vcol out fp16 packed"
     assert check.torch_dtype("e4m3") is torch.float8_e4m3fn
 
 
