@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SM90 kernels behind the API on a simulated H100: strides, packing, persistent grids, what runs SM80 instead, and
+the host's work per call. Not responsible for the kernels' numerics: their own tests are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attnsmith
+import pytest
+import torch
+from attnsmith import launcher, reference
+from torch import Tensor
+
+
+@pytest.fixture(autouse=True)
+def h100() -> Iterator[None]:
+    """Each test starts and ends with an empty table, inside the simulated H100."""
+    with attnsmith.simulate("h100"):
+        launcher.load().clear_kernels()
+        yield
+        launcher.load().clear_kernels()
+
+
+def tensors(
+    sq: int = 70, sk: int = 90, h: int = 2, hk: int = 2, d: int = 64, dv: int | None = None, b: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(sq * 1000 + sk)
+    shapes = ((b, sq, h, d), (b, sk, hk, d), (b, sk, hk, d if dv is None else dv))
+    q, k, v = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    return q, k, v
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str:
+    """Runs the kernel, compares with the reference, and returns the kernel's name."""
+    out = attnsmith.flash_attn_func(q, k, v, **options)
+    launch = attnsmith.last_launch()
+    assert launch is not None and launch.device == "sim:h100"
+    causal = options.get("causal", False)
+    wanted, _ = reference.attention(q, k, v, softmax_scale=q.shape[3] ** -0.5, causal=causal)
+    torch.testing.assert_close(out.double(), wanted.double(), rtol=0.02, atol=0.02)
+    return launch.kernel
+
+
+def test_a_miss_builds_the_sm90_kernel_that_explain_names() -> None:
+    name = run(*tensors())
+    assert name.startswith("fwd_sm90_bf16_hdim64_full_")
+    assert attnsmith.explain(dtype="bf16", head_dim=64, device="h100")["kernel"]["name"] == name
+    (row,) = attnsmith.dispatch_table()
+    assert (row.kernel, row.target, row.key.arch.value) == (name, "sm_90a", "sm90")
+    assert row.tile.block_m == 16 * row.tile.num_warps and row.ctas_per_sm >= 1
+    assert row.to_dict()["tile"]["scheduler"] == row.tile.scheduler.value
+
+
+@pytest.mark.parametrize("d,dv", [(64, 64), (40, 56), (57, 33)], ids=str)
+def test_smaller_head_dims_run_in_the_same_kernel(d: int, dv: int) -> None:
+    assert "_hdim64_" in run(*tensors(d=d, dv=dv), causal=True)
+
+
+def test_any_strides() -> None:
+    q, k, v = tensors(b=2, h=4)
+    name = run(q, k, v)
+    wide = torch.randn(2, 90, 3, 2, 64).bfloat16()
+    heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    for variant in (
+        (heads_first, k, v),
+        (q.transpose(2, 3).contiguous().transpose(2, 3), k, v),
+        (q, wide[:, :, 0], wide[:, :, 2]),
+        (q[:, 1:], k[:, 3:], v[:, 3:]),
+        (q, k, torch.randn(2, 90, 2, 65).bfloat16()[..., :64]),
+        (torch.randn(2 * 70 * 4 * 64 + 1).bfloat16()[1:].view(2, 70, 4, 64), k, v),
+    ):
+        assert run(*variant) == name
+
+
+def test_broadcast_heads_run_the_sm80_family() -> None:
+    """The driver does not promise tensor maps with a stride of 0."""
+    q, k, v = tensors(hk=1)
+    assert "_sm80_" in run(q, k.expand(1, 90, 2, 64), v.expand(1, 90, 2, 64))
+    assert [row.target for row in attnsmith.dispatch_table()] == ["sm_90"]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_persistent_kernels_walk_all_tiles(causal: bool) -> None:
+    q, k, v = tensors(sq=400, sk=400, b=2)
+    with attnsmith.simulate("h100", num_sms=2), attnsmith.record_launches() as launches:
+        for _ in range(2):  # the tile counter is zero again
+            run(q, k, v, causal=causal)
+    assert all(launch.grid <= 4 for launch in launches)
+    (row,) = attnsmith.dispatch_table()
+    assert row.tile.scheduler.value != "single"
+
+
+@pytest.mark.parametrize("pack_gqa,is_packed", [(None, True), (True, True), (False, False)])
+def test_packing_is_chosen_or_obeyed(pack_gqa: bool | None, is_packed: bool) -> None:
+    name = run(*tensors(sq=3, h=8, hk=1), causal=True, pack_gqa=pack_gqa)
+    assert ("packgqa" in name) == is_packed
+
+
+def test_no_keys() -> None:
+    q, k, v = tensors(sk=0)
+    out = attnsmith.flash_attn_func(q, k, v)
+    assert torch.equal(out, torch.zeros_like(q))
+    assert "_sm90_" in attnsmith.last_launch().kernel
+
+
+def test_descriptors_are_encoded_once() -> None:
+    q, k, v = tensors()
+    out = torch.empty_like(q)
+    api = launcher.load()
+    for _ in range(3):
+        attnsmith.flash_attn_func(q, k, v, out=out)
+        count = api.num_encoded_tensor_maps()
+    before = count
+    attnsmith.flash_attn_func(q, k, v, out=out)
+    assert api.num_encoded_tensor_maps() == before
+    attnsmith.flash_attn_func(q[:, :60], k, v, out=out[:, :60])
+    assert api.num_encoded_tensor_maps() == before + 2
