@@ -254,7 +254,9 @@ def build_command(spec: KernelSpec, target: str, head_dim: int, head_dim_v: int)
     command += f" --mask {key.mask.value}"
     if head_dim_v != head_dim:
         command += f" --head-dim-v {head_dim_v}"
-    return command
+    if key.dtype.is_fp8 and key.out_dtype is not None:
+        command += f" --out-dtype {key.out_dtype.value}"
+    return command + " --v-col-major" * key.v_is_col_major + " --pack-gqa" * key.packs_gqa
 
 
 def _no_kernel(api: CApi, spec: KernelSpec, target: str, head_dim: int, head_dim_v: int) -> DispatchError:
@@ -312,6 +314,9 @@ def explain(
         head_dim_v=head_dim if head_dim_v is None else head_dim_v,
         mask=Mask.CAUSAL if causal and seqlen_q != 1 else Mask.FULL,
         seqlen_q=seqlen_q,
+        out_dtype=None if out_dtype is None else parse_enum(DType, out_dtype),
+        v_is_col_major=v_is_col_major,
+        packs_gqa=pack_gqa,
     )
     facts = explain_problem(problem, resolve_target(device or _default_device()))
     api = launcher.loaded()

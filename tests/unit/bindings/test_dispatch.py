@@ -50,6 +50,30 @@ def test_build_command_builds_the_kernel_that_was_missed(head_dim: int, head_dim
     assert spec.name in [row["name"] for row in json.loads(listed.stdout)]
 
 
+@pytest.mark.parametrize(
+    "dtype,head_dims,options",
+    [
+        (DType.BF16, (128, 128), {}),
+        (DType.FP16, (72, 128), {"packs_gqa": True}),
+        (DType.E4M3, (128, 128), {"out_dtype": DType.FP16, "v_is_col_major": True}),
+        (DType.E5M2, (64, 64), {"packs_gqa": True}),
+    ],
+    ids=["bf16", "packed", "col-major", "e5m2"],
+)
+def test_build_command_builds_sm90_variants(dtype: DType, head_dims: tuple[int, int], options: dict[str, Any]) -> None:
+    spec = spec_for(
+        dtype=dtype, head_dim=head_dims[0], head_dim_v=head_dims[1], mask=Mask.CAUSAL, target="sm_90a", **options
+    )
+    command = dispatch.build_command(spec, "sm_90a", *head_dims).split()
+    listed = CliRunner().invoke(main, ["list", "--json", *command[command.index("--arch") :]])
+    assert spec.name in [row["name"] for row in json.loads(listed.stdout)]
+
+
+def test_explain_knows_the_variants_of_8_bit_types() -> None:
+    facts = attnsmith.explain(dtype="e4m3", out_dtype="fp16", v_is_col_major=True, pack_gqa=True, device="h100")
+    assert facts["kernel"]["name"].startswith("fwd_sm90_e4m3_fp16_hdim128_full_vcol_packgqa_")
+
+
 def test_explain_needs_no_launcher() -> None:
     facts = attnsmith.explain(dtype="fp16", head_dim=72, causal=True, device="a100")
     assert "hdim96pad_causal" in facts["kernel"]["name"]
