@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a user and CI type. Each target installs what it needs into VENV first (quick when there is nothing to do).
-#   make demo        encode sentences with MiniLM through our kernels, on a GPU or on a simulated A100
+#   make demo        encode sentences with MiniLM through our kernels; DEVICE is cuda, sim:a100, sim:h100, ...
 #   make test        everything that CI runs
 #   make lint        ruff, mypy (strict for codegen and bindings), clang-format where it and a .clang-format are there
 #   make gpu-check   for the day a GPU is at hand; BUDGET in minutes, OUT is the report's folder
@@ -17,6 +17,7 @@ PYTHON ?= python3
 INSTALL ?= yes
 BUDGET ?= 8
 OUT ?= build/gpu-check
+DEVICE ?= auto
 
 # The checkout as an importable package without installation: the mapping of pyproject.toml as relative links.
 LINKS := build/links/attnsmith
@@ -43,7 +44,7 @@ help:
 
 demo:
 	$(call bootstrap,demo)
-	@"$(PY)" -m attnsmith.tools.cli demo
+	@"$(PY)" -m attnsmith.tools.cli demo --device "$(DEVICE)"
 
 test:
 	$(call bootstrap,test)

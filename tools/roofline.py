@@ -7,6 +7,7 @@ how near a kernel comes to them: gpu-check measures that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,9 +84,14 @@ class TileCycles:
 
     @property
     def bound(self) -> str:
-        """The busiest unit."""
+        """The busiest unit; tensor cores where another is as busy."""
         busy = {"tensor cores": self.mma, "exp": self.exp, "shared memory": self.smem}
         return max(busy, key=lambda name: busy[name])
+
+    @property
+    def share_of_peak(self) -> float:
+        """Of the tensor cores' peak, at most."""
+        return self.mma / max(self.mma, self.exp, self.smem)
 
     def issue(self, per_score: float) -> float:
         """Clocks that the schedulers need for so many non-tensor instructions per score."""
@@ -117,6 +123,23 @@ def tile_cycles(spec: KernelSpec, gpu: GpuLimits) -> TileCycles:
         smem=(warpgroups * per_warpgroup + per_cta) / gpu.smem_bytes,
         issue_per_instruction=scores / WARP_SIZE / gpu.schedulers,
     )
+
+
+def predictions_table(specs: Iterable[KernelSpec], gpu: GpuLimits, per_score: float) -> list[str]:
+    """Markdown: for each head dim and tile the clocks per key block. Dtypes of one size share a row, as do masks."""
+    lines = [
+        f"| tile | MMA | exp | shared memory | issue at {per_score:g} per score | busiest | TFLOPS, at most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for spec in specs:
+        key, tile, cycles = spec.key, spec.tile, tile_cycles(spec, gpu)
+        dims = f"D{key.head_dim}" if key.head_dim == key.head_dim_v else f"D{key.head_dim}x{key.head_dim_v}"
+        peak = gpu.peak_tflops * gpu.tensor_flops(key.dtype.num_bytes) / gpu.flops
+        title = f"{'FP8' if key.dtype.is_fp8 else '16-bit'} {dims} {tile.block_m}x{tile.block_n}"
+        figures = (cycles.mma, cycles.exp, cycles.smem, cycles.issue(per_score))
+        cells = [title, *(f"{figure:.0f}" for figure in figures), cycles.bound, f"{peak * cycles.share_of_peak:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return list(dict.fromkeys(lines))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
+from attnsmith.codegen.registry import kernel_set
 from attnsmith.tools.cli import main
+from attnsmith.tools.roofline import GPUS, predictions_table
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -64,6 +66,22 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 def test_pages_have_commands_to_check() -> None:
     assert len(commands((ROOT / "README.md").read_text())) >= 8
+
+
+BEGIN, END = "<!-- predictions: begin -->\n", "<!-- predictions: end -->"
+
+
+def test_predictions_are_what_the_default_tiles_give(update_golden: bool) -> None:
+    """Written by --update-golden where a tile has changed."""
+    page = ROOT / "docs" / "kernels-sm90.md"
+    specs = [spec for spec in kernel_set("default", "sm_90a") if spec.tile.num_warps > 4]
+    table = "\n".join(predictions_table(specs, GPUS["h100"], per_score=6.0)) + "\n"
+    before, rest = page.read_text().split(BEGIN)
+    found, after = rest.split(END)
+    if update_golden:
+        page.write_text(before + BEGIN + table + END + after)
+    else:
+        assert found == table
 
 
 def test_the_figure_is_what_its_script_names() -> None:
