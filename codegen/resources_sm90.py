@@ -110,14 +110,6 @@ def consumer_registers(spec: KernelSpec) -> int:
     return setmaxnreg_pair(spec)[1]
 
 
-def registers_at_launch(spec: KernelSpec) -> int:
-    """Per thread at entry, for every warpgroup: the register file over the threads of the CTAs that are meant to share
-    an SM (two of a single consumer warpgroup, else one)."""
-    num_ctas = 2 if num_consumer_warpgroups(spec) == 1 else 1
-    per_thread = target_limits(TARGET).registers_per_sm // (num_ctas * num_threads(spec))
-    return per_thread // REGISTER_STEP * REGISTER_STEP
-
-
 def register_limit(spec: KernelSpec, target: str) -> int:
     """What a consumer has after setmaxnreg."""
     return consumer_registers(spec)
@@ -127,3 +119,10 @@ def min_ctas_per_sm(spec: KernelSpec) -> int:
     """What the kernel's __launch_bounds__ ask for: 2 CTAs of one consumer warpgroup where shared memory allows them."""
     needed = 2 * (sum(smem_members(spec).values()) + SMEM_RESERVED_PER_CTA)
     return 2 if num_consumer_warpgroups(spec) == 1 and needed <= target_limits(TARGET).smem_per_sm else 1
+
+
+def registers_at_launch(spec: KernelSpec) -> int:
+    """Per thread at entry, for every warpgroup: the register file over the threads of the CTAs that share an SM, but no
+    more than a consumer takes. KeyError for a num_warps that the rules refuse."""
+    per_thread = target_limits(TARGET).registers_per_sm // (min_ctas_per_sm(spec) * num_threads(spec))
+    return min(per_thread // REGISTER_STEP * REGISTER_STEP, consumer_registers(spec))

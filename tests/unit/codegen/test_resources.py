@@ -136,7 +136,7 @@ def test_sm90_shared_memory_by_member(make_sm90_spec, case):
 @pytest.mark.parametrize(
     ("num_warps", "dtype", "threads", "at_entry", "producer", "consumer"),
     [
-        (4, DType.BF16, 256, 128, 32, 216),
+        (4, DType.E4M3, 256, 128, 32, 216),
         (8, DType.BF16, 384, 168, 24, 240),
         (8, DType.E4M3, 384, 168, 40, 232),
         (12, DType.BF16, 512, 128, 32, 160),
@@ -151,6 +151,12 @@ def test_sm90_registers_move_from_producer_to_consumers(
     assert setmaxnreg_pair(spec) == (producer, consumer)
     assert producer * 128 + consumer * 32 * num_warps <= at_entry * threads, "more than the CTA was given"
     assert all(count % 8 == 0 and 24 <= count <= 256 for count in (producer, consumer)), "setmaxnreg's operand"
+
+
+def test_a_single_warpgroup_without_a_neighbour_has_its_registers_from_the_start(make_sm90_spec):
+    """128 keys of head_dim 192 leave no shared memory for a second CTA, so ptxas may use all that a consumer takes."""
+    spec = make_sm90_spec(num_warps=4, block_m=64, head_dim=192)
+    assert (min_ctas_per_sm(spec), entry_registers(spec), occupancy(spec, "sm_90a")) == (1, 216, 1)
 
 
 def test_a_column_major_v_leaves_the_producer_little_to_do(make_sm90_spec):
