@@ -24,6 +24,7 @@
 #include "attnsmith/sm90/scheduler.hpp"
 #include "attnsmith/sm90/softmax.hpp"
 #include "attnsmith/sm90/storage.hpp"
+#include "attnsmith/sm90/v_transpose.hpp"
 #include "attnsmith/sm90/wgmma.hpp"
 
 namespace attnsmith::sm90 {
@@ -56,9 +57,9 @@ struct FwdConsumer {
   static constexpr int kDepth = 32 / sizeof(Element);  // of one wgmma
   static constexpr int kNumKSteps = kBlockN / kDepth;
 
-  // P of one key block: A fragments of kNumKSteps wgmmas.
+  // P of one key block: A fragments of kNumKSteps wgmmas, or nothing where P goes through shared memory.
   struct Weights {
-    uint32_t a[kNumKSteps][4];
+    uint32_t a[Traits::kPInSmem ? 1 : kNumKSteps][4];
   };
 
   Storage& smem;
@@ -69,7 +70,9 @@ struct FwdConsumer {
   RingPosition<kNumStages> v_position;
   uint32_t q_parity = 0;
   // Of the current tile.
-  float scale_log2;
+  float scale_log2;  // > 0: its sign is folded into Q
+  int q_sign;
+  float v_descale;  // FP8 only
   int first_query;
 
   CUTE_DEVICE FwdConsumer(Storage& smem_, FwdSm90Params const& params_, int warpgroup_)
@@ -109,8 +112,24 @@ struct FwdConsumer {
   CUTE_DEVICE void begin_tile(TileCoord const& tile) {
     first_query = QueryRows<Traits>::first_query(params.fwd, tile.m_block, warpgroup);
     scale_log2 = params.fwd.scale_log2;
+    q_sign = params.fwd.q_sign;
+    if constexpr (Traits::kIsFp8) { apply_descales(tile); }
     wait(&smem.control.full_q[warpgroup], q_parity);
-    if (params.fwd.q_sign <= 0) { fold_sign_into_q(params.fwd.q_sign); }
+    if (q_sign <= 0) { fold_sign_into_q(q_sign); }
+  }
+
+  CUTE_DEVICE void apply_descales(TileCoord const& tile) {
+    float const factor = value(params.q_descale, tile) * value(params.k_descale, tile);
+    v_descale = value(params.v_descale, tile);
+    float const magnitude = fabsf(factor) * scale_log2;
+    q_sign = magnitude == 0.f ? 0 : factor < 0.f ? -q_sign : q_sign;
+    scale_log2 = magnitude == 0.f ? 1.f : magnitude;  // NaN stays: all scores become NaN
+  }
+
+  CUTE_DEVICE static float value(Descale const& descale, TileCoord const& tile) {
+    return descale.ptr == nullptr
+               ? 1.f
+               : descale.ptr[tile.batch * descale.batch_stride + tile.head_kv * descale.head_stride];
   }
 
   CUTE_DEVICE void fold_sign_into_q(int sign) const {
@@ -141,15 +160,36 @@ struct FwdConsumer {
 
   // Starts O += P V of the next V buffer.
   CUTE_DEVICE void start_pv(Weights const& weights, AccO& acc_o) const {
-    using V = typename Tiles::V;
-    uint32_t const v = smem_address(smem.v) + v_position.stage * V::kBytes;
+    using V = cute::conditional_t<Traits::kIsFp8, typename Tiles::Vt, typename Tiles::V>;
+    uint32_t const v = v_buffer() + v_position.stage * V::kBytes;
     pin_registers(acc_o);
     wgmma_fence();
     CUTE_UNROLL
     for (int i = 0; i < kNumKSteps; ++i) {
-      Traits::WgmmaPv::template mma<V>(acc_o.data(), weights.a[i], V::descriptor(v, i), true);
+      if constexpr (Traits::kPInSmem) {
+        using P = typename Tiles::P;
+        Traits::WgmmaPv::template mma<P, V>(acc_o.data(), P::descriptor(p_buffer(), i), V::descriptor(v, i), true);
+      } else {
+        Traits::WgmmaPv::template mma<V>(acc_o.data(), weights.a[i], V::descriptor(v, i), true);
+      }
     }
     wgmma_commit();
+  }
+
+  CUTE_DEVICE uint32_t v_buffer() const {
+    if constexpr (kTransposesV<Traits>) {
+      return smem_address(smem.vt);
+    } else {
+      return smem_address(smem.v);
+    }
+  }
+
+  CUTE_DEVICE uint32_t p_buffer() const {
+    if constexpr (Traits::kPInSmem) {
+      return smem_address(smem.p) + warpgroup * Tiles::P::kBytes;
+    } else {
+      return 0;
+    }
   }
 
   CUTE_DEVICE void mask(AccS& acc_s, int n_block) const {
@@ -164,17 +204,45 @@ struct FwdConsumer {
     }
   }
 
-  // Weights (fp32, in acc_s) -> A operand of P V. The accumulators of two neighbouring n8 tiles are exactly the A fragment
-  // of a k16 wgmma (row halves, then column halves), so P never crosses threads.
+  // Weights (fp32, in acc_s) -> A operand of P V. 16 bits: the accumulators of two neighbouring n8 tiles are exactly the
+  // A fragment of a k16 wgmma (row halves, then column halves), so P never crosses threads. FP8: a thread's accumulators
+  // of two n8 tiles are 4 neighbouring bytes of the A fragment once V's keys are permuted alike (v_transpose.hpp).
   CUTE_DEVICE void convert(AccS const& acc_s, Weights& weights) const {
-    CUTE_UNROLL
-    for (int k = 0; k < kNumKSteps; ++k) {
+    if constexpr (Traits::kPInSmem) {
+      convert_to_smem(acc_s);
+    } else {
       CUTE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        float const* const pair = &acc_s(2 * (i % 2), 0, 2 * k + i / 2);
-        weights.a[k][i] = pack<Element>(pair[0], pair[1]);
+      for (int k = 0; k < kNumKSteps; ++k) {
+        CUTE_UNROLL
+        for (int i = 0; i < 4; ++i) { weights.a[k][i] = a_register(acc_s, k, i); }
       }
     }
+  }
+
+  CUTE_DEVICE static uint32_t a_register(AccS const& acc_s, int k, int i) {
+    if constexpr (Traits::kIsFp8) {
+      float const* const first = &acc_s(2 * (i % 2), 0, 4 * k + i / 2 * 2);
+      float const* const second = &acc_s(2 * (i % 2), 0, 4 * k + i / 2 * 2 + 1);
+      return pack_e4m3(first[0], first[1], second[0], second[1]);
+    } else {
+      float const* const pair = &acc_s(2 * (i % 2), 0, 2 * k + i / 2);
+      return pack<Element>(pair[0], pair[1]);
+    }
+  }
+
+  // To the warp's own 16 rows of P, which wgmmas that this warp has waited for have read.
+  CUTE_DEVICE void convert_to_smem(AccS const& acc_s) const {
+    int const lane = thread % 32;
+    int const row = thread / 32 * 16 + lane % 16;
+    CUTE_UNROLL
+    for (int k = 0; k < kNumKSteps; ++k) {
+      uint32_t const words[4] = {a_register(acc_s, k, 0), a_register(acc_s, k, 1), a_register(acc_s, k, 2),
+                                 a_register(acc_s, k, 3)};
+      int const chunk = 2 * k + lane / 16;
+      stmatrix_x4(p_buffer() + chunk / 8 * kRowsPerWarpgroup * 128 + swizzled<128>(row * 128 + chunk % 8 * 16), words);
+    }
+    fence_async_proxy();
+    named_barrier_sync(kWarpgroupBarrier + warpgroup, kWarpgroupThreads);
   }
 
   CUTE_DEVICE void rescale(AccO& acc_o, float const (&correction)[Softmax::kNumRows]) const {
@@ -210,7 +278,7 @@ struct FwdConsumer {
     wait(&smem.control.full_k[k_position.stage], k_position.parity);
     begin_turn();
     start_qk(acc_s);
-    wait(&smem.control.full_v[v_position.stage], v_position.parity);
+    wait_v();
     start_pv(weights, acc_o);
     end_turn();
     wgmma_wait<1>();
@@ -228,13 +296,39 @@ struct FwdConsumer {
     convert(acc_s, weights);
   }
 
+  // Block n_block's scores, then its product, one after the other.
+  template <bool kIsMasked>
+  CUTE_DEVICE void serial_step(int n_block, Softmax& softmax, AccO& acc_o) {
+    AccS acc_s;
+    wait(&smem.control.full_k[k_position.stage], k_position.parity);
+    begin_turn();
+    start_qk(acc_s);
+    end_turn();
+    wgmma_wait<0>();
+    pin_registers(acc_s);
+    release_k();
+    if constexpr (kIsMasked) { mask(acc_s, n_block); }
+    auto scores = rows_and_columns(acc_s);
+    float correction[Softmax::kNumRows];
+    if (softmax.update(scores, scale_log2, exact_reference(), correction)) { rescale(acc_o, correction); }
+    softmax.exponentiate(scores, scale_log2);
+    Weights weights;
+    convert(acc_s, weights);
+    last_product(weights, acc_o);
+  }
+
   // O += P V of the last weights.
   CUTE_DEVICE void last_product(Weights const& weights, AccO& acc_o) {
-    wait(&smem.control.full_v[v_position.stage], v_position.parity);
+    wait_v();
     start_pv(weights, acc_o);
     wgmma_wait<0>();
     pin_registers(acc_o);
     release_v();
+  }
+
+  CUTE_DEVICE void wait_v() const {
+    Barrier* const full = Traits::kIsFp8 ? smem.control.full_vt : smem.control.full_v;
+    wait(&full[v_position.stage], v_position.parity);
   }
 
   CUTE_DEVICE void release_k() {
@@ -243,7 +337,8 @@ struct FwdConsumer {
   }
 
   CUTE_DEVICE void release_v() {
-    release(&smem.control.empty_v[v_position.stage]);
+    Barrier* const empty = kTransposesV<Traits> ? smem.control.empty_vt : smem.control.empty_v;
+    release(&empty[v_position.stage]);
     v_position.advance();
   }
 };

@@ -4,16 +4,11 @@
 #pragma once
 
 #include "attnsmith/sm90/fwd_consumer.hpp"
+#include "attnsmith/sm90/repair.hpp"
 #include "attnsmith/sm90/tma.hpp"
+#include "attnsmith/sm90/v_transpose.hpp"
 
 namespace attnsmith::sm90 {
-
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
-CUTE_DEVICE void stmatrix_x4(uint32_t address, uint32_t const (&words)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
-               "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
-}
 
 template <class Traits, class Storage>
 struct FwdEpilogue {
@@ -38,7 +33,8 @@ struct FwdEpilogue {
     CUTE_UNROLL
     for (int mi = 0; mi < Softmax::kNumRows; ++mi) {
       float lse;
-      float const factor = softmax.finish(mi, consumer.scale_log2, consumer.exact_reference(), lse);
+      float factor = softmax.finish(mi, consumer.scale_log2, consumer.exact_reference(), lse);
+      if (Traits::kIsFp8 && factor != 0.f) { factor *= consumer.v_descale; }
       CUTE_UNROLL
       for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) *= factor; }
       int query = accumulator_row(consumer.thread, mi);
@@ -58,6 +54,32 @@ struct FwdEpilogue {
   }
 
   CUTE_DEVICE static void stage(Consumer const& consumer, AccO const& acc_o) {
+    if constexpr (kTransposesV<Traits>) {
+      stage_permuted(consumer, acc_o);
+    } else {
+      stage_in_order(consumer, acc_o);
+    }
+  }
+
+  // Accumulators of n8 tiles g and g + 1 hold columns 4 q .. 4 q + 3 of their 16 (q = lane % 4), see transpose_v.
+  CUTE_DEVICE static void stage_permuted(Consumer const& consumer, AccO const& acc_o) {
+    int const q = consumer.thread % 4;
+    CUTE_UNROLL
+    for (int g = 0; g < Traits::kHeadDimV / 8; g += 2) {
+      CUTE_UNROLL
+      for (int mi = 0; mi < 2; ++mi) {
+        float const* const even = &acc_o(2 * mi, 0, g);
+        float const* const odd = &acc_o(2 * mi, 0, g + 1);
+        uint32_t const address =
+            consumer.slab() + chunk_offset(accumulator_row(consumer.thread, mi), g + q / 2) + q % 2 * 8;
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(pack<ElementO>(even[0], odd[0])),
+                     "r"(pack<ElementO>(even[1], odd[1]))
+                     : "memory");
+      }
+    }
+  }
+
+  CUTE_DEVICE static void stage_in_order(Consumer const& consumer, AccO const& acc_o) {
     int const lane = consumer.thread % 32;
     int const row = consumer.thread / 32 * 16 + lane % 16;
     CUTE_UNROLL
@@ -87,10 +109,68 @@ struct FwdEpilogue {
     tma_store_commit();
   }
 
+  // Of the warp's 16 staged rows, those whose values a hidden key spoiled.
+  CUTE_DEVICE static void repair(Consumer const& consumer, TileCoord const& tile) {
+    using Element = typename Traits::Element;
+    FwdParams const& params = consumer.params.fwd;
+    Seqlen const seqlen{params.seqlen_q, params.seqlen_k};
+    int const lane = consumer.thread % 32;
+    int const num_visited =
+        cute::min(seqlen.k, tile_range<Traits>(params, tile.m_block).n_block_max * Traits::kBlockN);
+    CUTE_NO_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      int const row = consumer.thread / 32 * 16 + i;
+      int query = row, head = tile.head;
+      if constexpr (Traits::kPacksGqa) {
+        query = row / params.nheads_q_per_k;
+        head += row % params.nheads_q_per_k;
+      }
+      query += consumer.first_query;
+      if (query >= seqlen.q || head >= params.nheads_q) { continue; }
+      RowRepair<Traits> const repair{
+          params,
+          static_cast<Element const*>(params.q_ptr) + tile.batch * params.q_strides.batch +
+              query * params.q_strides.row + head * params.q_strides.head,
+          static_cast<Element const*>(params.k_ptr) + tile.batch * params.k_strides.batch +
+              tile.head_kv * params.k_strides.head,
+          static_cast<Element const*>(params.v_ptr) + tile.batch * params.v_strides.batch +
+              tile.head_kv * params.v_strides.head,
+          Traits::Mask::col_limit(query, seqlen), num_visited, consumer.scale_log2 * consumer.q_sign};
+      uint32_t spoiled = 0;
+      CUTE_NO_UNROLL
+      for (int c = 0; c < RowRepair<Traits>::kNumColumns; ++c) {
+        int const col = lane + 32 * c;
+        if (col < params.head_dim_v && is_nonfinite<ElementO>(*staged(consumer, row, col)) && repair.is_spoiled(col)) {
+          spoiled |= 1u << c;
+        }
+      }
+      if (!__any_sync(0xffffffffu, spoiled != 0)) { continue; }
+      float values[RowRepair<Traits>::kNumColumns];
+      repair.recompute(values);
+      CUTE_UNROLL
+      for (int c = 0; c < RowRepair<Traits>::kNumColumns; ++c) {
+        float const value = Traits::kIsFp8 ? values[c] * consumer.v_descale : values[c];
+        if (spoiled >> c & 1) { *staged(consumer, row, lane + 32 * c) = uint16_t(pack<ElementO>(value, value)); }
+      }
+    }
+  }
+
+  CUTE_DEVICE static uint16_t* staged(Consumer const& consumer, int row, int col) {
+    return reinterpret_cast<uint16_t*>(consumer.smem.q_or_o + consumer.warpgroup * Tiles::kSlabBytes +
+                                       chunk_offset(row, col / 8)) +
+           col % 8;
+  }
+
   // Ends the tile: afterwards the producer may load the warpgroup's next Q.
   CUTE_DEVICE static void run(Consumer& consumer, TileCoord const& tile, Softmax const& softmax, AccO& acc_o) {
     normalize(consumer, tile, softmax, acc_o);
     stage(consumer, acc_o);
+    if constexpr (Traits::Mask::kHidesKeys) {
+      if (__any_sync(0xffffffffu, has_nonfinite(acc_o))) {
+        __syncwarp();
+        repair(consumer, tile);
+      }
+    }
     fence_async_proxy();
     named_barrier_sync(kWarpgroupBarrier + consumer.warpgroup, kWarpgroupThreads);
     if (consumer.thread == 0) {

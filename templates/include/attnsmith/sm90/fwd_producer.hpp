@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SM90 forward, producer: one thread that keeps Q's buffers and the rings of K and V filled by TMA. Not responsible for
-// which tiles: the scheduler is.
+// SM90 forward, producer warpgroup: one thread that keeps Q's buffers and the rings of K and V filled by TMA, and for FP8
+// three warps that bring V into the form that wgmma takes. Not responsible for which tiles: the scheduler is.
 #pragma once
 
 #include "attnsmith/mask.hpp"
 #include "attnsmith/sm90/scheduler.hpp"
 #include "attnsmith/sm90/storage.hpp"
 #include "attnsmith/sm90/tma.hpp"
+#include "attnsmith/sm90/v_transpose.hpp"
 
 namespace attnsmith::sm90 {
 
@@ -89,10 +90,26 @@ struct FwdProducer {
   CUTE_DEVICE void load_v(TileCoord const& tile, int n_block) {
     int const stage = v_position.stage;
     wait(&smem.control.empty_v[stage], v_position.parity ^ 1);
+    if constexpr (Traits::kVIsColMajor) {
+      load_columns(&smem.control.full_v[stage], smem_address(smem.v) + stage * Tiles::V::kBytes,
+                   n_block * Traits::kBlockN, tile.head_kv, tile.batch);
+      v_position.advance();
+      return;
+    }
     load_rows<Traits::kHeadDimV * kElementBytes>(params.tma_v, &smem.control.full_v[stage],
                                                  smem_address(smem.v) + stage * Tiles::V::kBytes,
                                                  n_block * Traits::kBlockN, tile.head_kv, tile.batch);
     v_position.advance();
+  }
+
+  // A tile of a column-major V: 128 keys of each of its kHeadDimV columns at a time.
+  CUTE_DEVICE void load_columns(Barrier* full, uint32_t to, int key, int head, int batch) {
+    arrive_expect_bytes(full, Traits::kBlockN * Traits::kHeadDimV);
+    CUTE_UNROLL
+    for (int box = 0; box < Traits::kBlockN / 128; ++box) {
+      tma_load(params.tma_v, full, CachePolicy::kKeep, to + box * Traits::kHeadDimV * 128, key + box * 128, 0, head,
+               batch);
+    }
   }
 
   // K runs one block ahead of V: that is the order in which consumers need them. Q comes after the first K, which need
@@ -120,6 +137,44 @@ struct FwdProducer {
         k_position.advance();
         v_position.advance();
       }
+    }
+  }
+};
+
+// FP8: one of the warps that prepare V's blocks for wgmma, in the order in which they are loaded.
+template <class Traits, class Storage>
+struct VPreparer {
+  using Tiles = sm90::Tiles<Traits>;
+
+  Storage& smem;
+  FwdSm90Params const& params;
+  int warp;  // 0 .. kNumVWarps - 1
+  RingPosition<Traits::kNumStages> position;
+
+  CUTE_DEVICE VPreparer(Storage& smem_, FwdSm90Params const& params_, int warp_)
+      : smem(smem_), params(params_), warp(warp_) {}
+
+  CUTE_DEVICE void prepare_tile(TileCoord const& tile) {
+    bool const is_first_lane = threadIdx.x % 32 == 0;
+    int n_block = tile_range<Traits>(params.fwd, tile.m_block).n_block_max - 1;
+    CUTE_NO_UNROLL
+    for (; n_block >= 0; --n_block) {
+      int const stage = position.stage;
+      uint32_t const v = smem_address(smem.v) + stage * Tiles::V::kBytes;
+      wait(&smem.control.full_v[stage], position.parity);
+      if constexpr (kTransposesV<Traits>) {
+        wait(&smem.control.empty_vt[stage], position.parity ^ 1);
+        transpose_v<Traits>(v, smem_address(smem.vt) + stage * Tiles::Vt::kBytes, warp, kNumVWarps);
+      } else {
+        permute_keys<Traits>(v, warp * 32 + threadIdx.x % 32, kNumVWarps * 32);
+      }
+      fence_async_proxy();
+      __syncwarp();
+      if (is_first_lane) {
+        arrive(&smem.control.full_vt[stage]);
+        if constexpr (kTransposesV<Traits>) { arrive(&smem.control.empty_v[stage]); }
+      }
+      position.advance();
     }
   }
 };
