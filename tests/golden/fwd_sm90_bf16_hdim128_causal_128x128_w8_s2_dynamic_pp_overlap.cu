@@ -110,17 +110,20 @@ fwd_sm90_bf16_hdim128_causal_128x128_w8_s2_dynamic_pp_overlap(__grid_constant__ 
   Scheduler scheduler(smem, params);
 
   if (warp < 4) {
-    // Producer warpgroup: one thread loads.
+    // Producer warpgroup.
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (warp == 0 && sm90::elect_one()) {
-      Producer producer(smem, params);
-      CUTE_NO_UNROLL
-      for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
-           index = scheduler.produce_next(params)) {
-        producer.load_tile(sm90::tile_coord<Traits>(params, index));
+    if (warp == 0) {
+      // One thread loads.
+      if (sm90::elect_one()) {
+        Producer producer(smem, params);
+        CUTE_NO_UNROLL
+        for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
+             index = scheduler.produce_next(params)) {
+          producer.load_tile(sm90::tile_coord<Traits>(params, index));
+        }
+        scheduler.finish(params);
+        producer.drain();
       }
-      scheduler.finish(params);
-      producer.drain();
     }
   } else {
     // Consumer warpgroups: 64 query rows each.

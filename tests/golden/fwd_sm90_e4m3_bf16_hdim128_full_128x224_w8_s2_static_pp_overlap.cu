@@ -86,6 +86,7 @@ struct SharedStorage {
 };
 
 using Producer = attnsmith::sm90::FwdProducer<Traits, SharedStorage>;
+using VPreparer = attnsmith::sm90::VPreparer<Traits, SharedStorage>;
 using Consumer = attnsmith::sm90::FwdConsumer<Traits, SharedStorage>;
 using Epilogue = attnsmith::sm90::FwdEpilogue<Traits, SharedStorage>;
 using Scheduler = attnsmith::sm90::StaticScheduler<Traits>;
@@ -114,17 +115,28 @@ fwd_sm90_e4m3_bf16_hdim128_full_128x224_w8_s2_static_pp_overlap(__grid_constant_
   Scheduler scheduler(smem, params);
 
   if (warp < 4) {
-    // Producer warpgroup: one thread loads.
+    // Producer warpgroup.
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (warp == 0 && sm90::elect_one()) {
-      Producer producer(smem, params);
-      CUTE_NO_UNROLL
-      for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
-           index = scheduler.produce_next(params)) {
-        producer.load_tile(sm90::tile_coord<Traits>(params, index));
+    if (warp == 0) {
+      // One thread loads.
+      if (sm90::elect_one()) {
+        Producer producer(smem, params);
+        CUTE_NO_UNROLL
+        for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
+             index = scheduler.produce_next(params)) {
+          producer.load_tile(sm90::tile_coord<Traits>(params, index));
+        }
+        scheduler.finish(params);
+        producer.drain();
       }
-      scheduler.finish(params);
-      producer.drain();
+    } else {
+      // Three warps bring V into the form that wgmma takes.
+      VPreparer preparer(smem, params, warp - 1);
+      CUTE_NO_UNROLL
+      for (unsigned index = scheduler.consume_first(params); index < params.num_tiles;
+           index = scheduler.consume_next(params)) {
+        preparer.prepare_tile(sm90::tile_coord<Traits>(params, index));
+      }
     }
   } else {
     // Consumer warpgroups: 64 query rows each.

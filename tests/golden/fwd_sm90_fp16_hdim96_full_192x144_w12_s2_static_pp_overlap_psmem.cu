@@ -112,17 +112,20 @@ fwd_sm90_fp16_hdim96_full_192x144_w12_s2_static_pp_overlap_psmem(__grid_constant
   Scheduler scheduler(smem, params);
 
   if (warp < 4) {
-    // Producer warpgroup: one thread loads.
+    // Producer warpgroup.
     asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-    if (warp == 0 && sm90::elect_one()) {
-      Producer producer(smem, params);
-      CUTE_NO_UNROLL
-      for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
-           index = scheduler.produce_next(params)) {
-        producer.load_tile(sm90::tile_coord<Traits>(params, index));
+    if (warp == 0) {
+      // One thread loads.
+      if (sm90::elect_one()) {
+        Producer producer(smem, params);
+        CUTE_NO_UNROLL
+        for (unsigned index = scheduler.produce_first(params); index < params.num_tiles;
+             index = scheduler.produce_next(params)) {
+          producer.load_tile(sm90::tile_coord<Traits>(params, index));
+        }
+        scheduler.finish(params);
+        producer.drain();
       }
-      scheduler.finish(params);
-      producer.drain();
     }
   } else {
     // Consumer warpgroups: 64 query rows each.
