@@ -208,9 +208,13 @@ def test_faults_name_what_is_wrong(log: str, code: dict[str, int], fault: str) -
     assert len(facts.faults) == 1 and fault in facts.faults[0]
 
 
-@pytest.mark.parametrize(("num_warps", "allowed"), [(4, 128), (8, 168), (12, 128)])
-def test_registers_at_entry_follow_the_warpgroups(num_warps: int, allowed: int) -> None:
-    spec = replace(SPEC90, tile=replace(SPEC90.tile, block_m=16 * num_warps, num_warps=num_warps))
+@pytest.mark.parametrize(
+    ("num_warps", "block_n", "allowed"), [(4, 96, 128), (4, 128, 216), (8, 128, 168), (12, 128, 128)]
+)
+def test_registers_at_entry_follow_the_ctas_of_an_sm(num_warps: int, block_n: int, allowed: int) -> None:
+    """A single consumer warpgroup shares the SM with a second CTA where shared memory lets it (96 keys here)."""
+    tile = replace(SPEC90.tile, block_m=16 * num_warps, block_n=block_n, num_warps=num_warps)
+    spec = replace(SPEC90, tile=tile)
     assert kernel_facts(built(GOOD, spec), spec, []).registers_allowed == allowed
     assert kernel_facts(built(LOG), SPEC, []).registers_allowed == 255
 
