@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -82,6 +82,16 @@ class AttentionShape:
         rows = heads * self.seqlen_q
         per_row = self.element_bytes * self.head_dim + self.out_element_bytes * self.head_dim_v + 4
         return self.element_bytes * keys + rows * per_row
+
+
+def bytes_read(stats: Mapping[str, Any]) -> int:
+    """From global memory, by a simulated launch's statistics: of loads, cp.async and TMA."""
+    return int(stats["global_bytes_read"]) + int(stats.get("tma_bytes_read", 0))
+
+
+def bytes_written(stats: Mapping[str, Any]) -> int:
+    """To global memory, likewise."""
+    return int(stats["global_bytes_written"]) + int(stats.get("tma_bytes_written", 0))
 
 
 class Clock(Protocol):

@@ -20,7 +20,7 @@ from attnsmith.codegen.dispatch import spec_for
 from attnsmith.codegen.errors import AttnsmithError
 from attnsmith.codegen.resources import occupancy
 from attnsmith.codegen.spec import DType, KernelSpec, Mask
-from attnsmith.tools.bench import AttentionShape
+from attnsmith.tools.bench import AttentionShape, bytes_read, bytes_written
 from attnsmith.tools.check import open_device, torch_dtype
 from attnsmith.tools.explain import resolve_target
 from attnsmith.tools.roofline import GPUS, LeastTime, least_time
@@ -278,7 +278,7 @@ def bytes_moved(stats: dict[str, Any] | None, shape: AttentionShape, target: str
     """Counted where the launch was simulated, else what the kernel's tiling moves."""
     if stats is None:
         return shape.tiled_bytes(wanted_kernel(shape.seqlen_q, target).tile.block_m)
-    return int(stats["global_bytes_read"]) + int(stats["global_bytes_written"])
+    return bytes_read(stats) + bytes_written(stats)
 
 
 def wanted_kernel(seqlen_q: int, target: str, head_dim: int = 32) -> KernelSpec:

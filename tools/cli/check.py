@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import click
+from attnsmith.tools.bench import bytes_read, bytes_written
 from attnsmith.tools.check import CheckCase, CheckResult, run_check
 
 SIZE = click.IntRange(min=0)
@@ -54,7 +55,7 @@ def to_text(result: CheckResult) -> str:
     if result.stats is not None:
         stats = result.stats
         lines.append(
-            f"moved    {stats['global_bytes_read']:,} B read, {stats['global_bytes_written']:,} B written in global "
+            f"moved    {bytes_read(stats):,} B read, {bytes_written(stats):,} B written in global "
             f"memory; {stats['warp_instructions']:,} warp instructions, {stats['tensor_flops']:,} tensor FLOP"
         )
     lines.append("ok" if result.ok else "FAILED")

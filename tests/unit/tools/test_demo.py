@@ -53,6 +53,8 @@ def test_traffic_adds_up() -> None:
 def test_bytes_come_from_the_simulator_or_from_the_tiling() -> None:
     counted = demo.bytes_moved({"global_bytes_read": 5, "global_bytes_written": 3}, SHAPE, "sm_80")
     assert counted == 8
+    by_tma = {"global_bytes_read": 5, "global_bytes_written": 3, "tma_bytes_read": 20, "tma_bytes_written": 10}
+    assert demo.bytes_moved(by_tma, SHAPE, "sm_90a") == 38
     assert demo.bytes_moved(None, SHAPE, "sm_80") == SHAPE.tiled_bytes(128)
 
 
