@@ -57,7 +57,7 @@ def _check_is_tensor(name: str, x: Any) -> None:
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def _check_dtypes(q: Tensor, k: Tensor, v: Tensor, allowed: tuple[torch.dtype, ...]) -> None:

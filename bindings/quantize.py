@@ -105,12 +105,19 @@ def quantize_fp8(
 def _quantize(x: Tensor, nheads_k: int, dtype: torch.dtype, per_tensor: bool) -> tuple[Tensor, Tensor]:
     """x (b, s, h, d) -> FP8 of the same shape, contiguous, and its descale (b, nheads_k)."""
     x = x.to(torch.float32)
-    groups = x.unflatten(2, (nheads_k, x.shape[2] // max(1, nheads_k)))
+    groups = x.reshape(*x.shape[:2], nheads_k, x.shape[2] // max(1, nheads_k), x.shape[3])
     descale = _descale(groups, dtype, per_tensor)
-    scaled = (groups / descale[:, None, :, None, None]).flatten(2, 3)
-    if dtype == torch.float8_e4m3fn:  # has no infinity, and torch would make it 448
-        scaled = scaled.masked_fill(scaled.isinf(), float("nan"))
-    return scaled.to(dtype), descale
+    return _round((groups / descale[:, None, :, None, None]).flatten(2, 3), dtype), descale
+
+
+def _round(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """fp32 -> FP8, to nearest even, where finite numbers exceed the type's range by no more than a rounding error.
+
+    What torch's cast makes of larger ones and of infinity depends on its version, so it gets neither: 448 or NaN.
+    """
+    most = torch.finfo(dtype).max
+    infinity = x if dtype == torch.float8_e5m2 else torch.full_like(x, float("nan"))
+    return torch.where(x.isinf(), infinity, x.clamp(-most, most)).to(dtype)
 
 
 def _descale(groups: Tensor, dtype: torch.dtype, per_tensor: bool) -> Tensor:

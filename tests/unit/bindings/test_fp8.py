@@ -56,7 +56,7 @@ def test_values(dtype: torch.dtype, out_dtype: torch.dtype | None, causal: bool,
 
 
 @pytest.mark.parametrize("name", ["q_descale", "k_descale", "v_descale"])
-def test_every_descale_counts_and_defaults_to_1(name: str) -> None:
+def test_fp8_03_every_descale_counts_and_defaults_to_1(name: str) -> None:
     q, k, v = make()
     small = {"q_descale": torch.full((2, 2), 0.01), "softmax_scale": 0.1}
     plain = attend(q, k, v, **small)
@@ -68,7 +68,19 @@ def test_every_descale_counts_and_defaults_to_1(name: str) -> None:
     assert torch.equal(changed[1], plain[1]) is (name == "v_descale")
 
 
-def test_descales_belong_to_a_batch_and_a_key_head() -> None:
+def test_fp8_03_descales_are_linear_and_of_any_strides() -> None:
+    q, k, v = make()
+    wanted, wanted_lse = attend(q, k, v, **make_descales())
+    doubled = {**make_descales(), "v_descale": 2 * make_descales()["v_descale"]}
+    assert torch.equal(attend(q, k, v, **doubled)[0], 2 * wanted)
+    moved = {**make_descales(), "q_descale": make_descales()["q_descale"] / 4}
+    out, lse = attend(q, k, v, **moved, softmax_scale=4 * 64**-0.5)
+    assert torch.equal(out, wanted) and torch.equal(lse, wanted_lse)
+    whole = attend(q, k, v, v_descale=torch.full((2, 2), 0.5))
+    assert torch.equal(attend(q, k, v, v_descale=torch.tensor(0.5).expand(2, 2))[0], whole[0])
+
+
+def test_fp8_03_descales_belong_to_a_batch_and_a_key_head() -> None:
     """Each (batch, key head) alone gives the same as all together."""
     q, k, v = make()
     descales = make_descales()
@@ -129,13 +141,28 @@ def test_rows_without_keys_and_empty_results() -> None:
 
 
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-def test_gradients_are_refused_before_any_work(which: str) -> None:
+def test_fp8_05_gradients_are_refused_before_any_work(which: str) -> None:
     arguments = dict(zip("qkv", make(), strict=True))
     arguments[which].requires_grad_()
     with pytest.raises(NotImplementedError, match=r"forward only.*no_grad"):
         attnsmith.flash_attn_func(**arguments)
     with torch.no_grad():
         assert attnsmith.flash_attn_func(**arguments).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(E4M3, E5M2, E5M2), (torch.bfloat16, E4M3, E4M3), (E4M3, E4M3, torch.bfloat16)], ids=lambda d: str(d[0])
+)
+def test_fp8_08_mixed_formats_are_refused(dtypes: tuple[torch.dtype, ...]) -> None:
+    q, k, v = (x.float().to(dtype) for x, dtype in zip(make(), dtypes, strict=True))
+    with pytest.raises(TypeError, match="one dtype for q, k and v"):
+        attnsmith.flash_attn_func(q, k, v)
+
+
+def test_fp8_08_an_fp8_result_is_refused() -> None:
+    q, k, v = make()
+    with pytest.raises(TypeError, match=r"out of dtype torch\.float8_e4m3fn.*bfloat16 or torch\.float16"):
+        attnsmith.flash_attn_func(q, k, v, out=torch.zeros(2, 9, 4, 48).to(E4M3))
 
 
 def test_descales_with_16_bit_inputs_say_what_to_do() -> None:

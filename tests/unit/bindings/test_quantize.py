@@ -146,6 +146,39 @@ def test_infinity_is_not_clipped(dtype: torch.dtype, becomes_nan: bool, bad: flo
     assert torch.isfinite(got.v_descale).all()
 
 
+def finite_numbers(dtype: torch.dtype) -> list[float]:
+    """By byte, from 0: what the format's definition says, e4m3 of bias 7 and e5m2 of bias 15."""
+    mantissa_bits, bias, count = (3, 7, 0x7F) if dtype == E4M3 else (2, 15, 0x7C)
+    steps = 1 << mantissa_bits
+    numbers = []
+    for byte in range(count):
+        exponent, mantissa = divmod(byte, steps)
+        scale = 2.0 ** (max(exponent, 1) - bias - mantissa_bits)
+        numbers.append((mantissa + steps * (exponent > 0)) * scale)
+    return numbers
+
+
+@DTYPES
+def test_fp8_01_bytes_are_the_formats_own(dtype: torch.dtype) -> None:
+    """Nearest, ties to even: between every two neighbours and on every tie, with the largest number as the scale."""
+    numbers = torch.tensor(finite_numbers(dtype), dtype=torch.float64)
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    shares = torch.linspace(0, 1, 9, dtype=torch.float64)
+    values = torch.cat([numbers, *(numbers[:-1] + (numbers[1:] - numbers[:-1]) * share for share in shares)])
+    below = torch.searchsorted(middles, values)
+    tie = middles[below.clamp_max(len(middles) - 1)] == values
+    wanted = torch.where(tie & (below % 2 == 1), below + 1, below)
+    x = torch.cat([values, -values, torch.tensor([NAN, INF, -INF])]).float().reshape(1, -1, 1, 1)
+    got = attnsmith.quantize_fp8(x, x, x, dtype=dtype)
+    assert (got.q_descale == 1).all()
+    found = got.v.view(torch.uint8).flatten()
+    assert torch.equal(found[: len(values)].long(), wanted)
+    assert torch.equal(found[len(values) : -3].long(), wanted + 128)
+    nan, positive, negative = got.v.float().flatten()[-3:].tolist()
+    assert math.isnan(nan)
+    assert (positive, negative) == (INF, -INF) if dtype == E5M2 else math.isnan(positive) and math.isnan(negative)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-38, 3e38])
 def test_ends_of_the_range(value: float) -> None:
     """Zeros stay zeros with descale 1; neither a tiny nor a huge tensor overflows its scale."""
