@@ -161,6 +161,16 @@ def _host_compiler() -> str:
     return os.environ.get("CXX", "").strip() or str(found)
 
 
+def _one_word(compiler: str, folder: Path) -> str:
+    """torch takes CXX for the name of one program: a command with arguments becomes a script in `folder`."""
+    if len(compiler.split()) == 1:
+        return compiler
+    script = folder / "cxx"
+    script.write_text(f'#!/bin/sh\nexec {compiler} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
 def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:
     """Compiles in `folder`; also loads the library, as torch does. Returns its path."""
     with _quiet("torch.utils.cpp_extension"):  # it warns that there is no CUDA runtime, which this build does not use
@@ -169,7 +179,7 @@ def _build(sources: dict[str, bytes], folder: Path, compiler: str) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    with _environment(CXX=compiler), ninja_on_path():
+    with _environment(CXX=_one_word(compiler, folder)), ninja_on_path():
         try:
             built: str = cpp_extension.load(
                 NAME,
