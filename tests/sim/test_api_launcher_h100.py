@@ -117,3 +117,56 @@ def test_descriptors_are_encoded_once() -> None:
     assert api.num_encoded_tensor_maps() == before
     attnsmith.flash_attn_func(q[:, :60], k, v, out=out[:, :60])
     assert api.num_encoded_tensor_maps() == before + 2
+
+
+def fp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    return x.float().to(dtype)
+
+
+def run_fp8(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str:
+    """As `run`, against the reference of the rounded inputs; returns the kernel's name."""
+    out = attnsmith.flash_attn_func(q, k, v, **options)
+    assert out.dtype == (options["out"].dtype if "out" in options else torch.bfloat16)
+    scales = [options.get(f"{name}_descale") for name in "qkv"]
+    group = q.shape[2] // k.shape[2]
+    inputs = []
+    for x, scale in zip((q, k, v), scales, strict=True):
+        factor = torch.ones(1) if scale is None else scale[:, None, :, None]
+        inputs.append(x.float() * (factor if x is not q or scale is None else factor.repeat_interleave(group, 2)))
+    wanted, _ = reference.attention(*inputs, softmax_scale=q.shape[3] ** -0.5, causal=options.get("causal", False))
+    error = (out.double() - wanted.double()).abs().max().item()
+    assert error <= 0.06 * wanted.double().abs().max().item()
+    launch = attnsmith.last_launch()
+    assert launch is not None
+    return launch.kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=["e4m3", "e5m2"])
+def test_8_bit_types_with_descales(dtype: torch.dtype) -> None:
+    q, k, v = (fp8(x, dtype) for x in tensors(h=4, b=2, d=128))
+    table = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(1)) + 0.5
+    strided, expanded = table[1, :, ::2], table[0, :1, :1].expand(2, 2)
+    assert "_bf16_" in run_fp8(q, k, v, q_descale=strided, k_descale=expanded, v_descale=strided)
+
+
+def test_the_output_of_8_bit_types_has_the_type_that_is_asked() -> None:
+    q, k, v = (fp8(x) for x in tensors(d=128))
+    out = torch.empty(q.shape, dtype=torch.float16)
+    assert "_fp16_" in run_fp8(q, k, v, out=out)
+
+
+def test_8_bit_types_of_odd_head_dims_and_broadcast_heads() -> None:
+    q, k, v = (fp8(x) for x in tensors(hk=1, d=100, dv=72))
+    name = run_fp8(q, k.expand(1, 90, 2, 100), v.expand(1, 90, 2, 72))
+    assert "_sm90_" in name
+
+
+def test_column_major_v_of_8_bit_types() -> None:
+    """Read as it is where its rows are aligned, else copied; the result is the same."""
+    q, k, v = (fp8(x) for x in tensors(sk=96, d=128))
+    by_columns = v.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert by_columns.stride(1) == 1
+    assert "vcol" in run_fp8(q, k, by_columns)
+    as_given = attnsmith.flash_attn_func(q, k, by_columns)
+    assert "vcol" not in run_fp8(q, k[:, :90], by_columns[:, 3:93])
+    assert torch.equal(as_given, attnsmith.flash_attn_func(q, k, by_columns.contiguous()))
