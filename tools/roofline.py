@@ -78,7 +78,7 @@ class TileCycles:
     exp: float
     """MUFU, one exponential per score (less those on the FMA pipes)."""
     smem: float
-    """Shared memory: wgmma's operands, arriving K and V, V's transpose, P where it goes through shared memory."""
+    """Shared memory: wgmma's operands, arriving K and V, FP8's rewritten V, P where it goes through shared memory."""
     issue_per_instruction: float
     """Issue slots for one instruction per score."""
 
@@ -114,7 +114,7 @@ def tile_cycles(spec: KernelSpec, gpu: GpuLimits) -> TileCycles:
     per_warpgroup += steps["pv"] * (operand_a * tile.p_in_smem + key.head_dim_v * OPERAND_ROW_BYTES)
     per_cta = tile.block_n * (key.head_dim + key.head_dim_v) * element
     per_cta += scores * element * tile.p_in_smem
-    if key.dtype.is_fp8 and not key.v_is_col_major:
+    if key.dtype.is_fp8:  # V is rewritten: transposed, or its keys reordered in place
         per_cta += 2 * tile.block_n * key.head_dim_v
     flops = 2 * scores * (key.head_dim + key.head_dim_v)
     return TileCycles(
