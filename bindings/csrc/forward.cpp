@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "error.hpp"
 #include "params_sm90.hpp"
 
 namespace attnsmith {
@@ -37,11 +38,19 @@ void launch(FwdCall const& call, Kernel const& kernel, Params const& params, uin
   last_launch() = {&kernel, grid, device.index()};
 }
 
+// 8-bit types have no kernel that loads without TMA.
+void require_kernels(FwdCall const& call, Device const& device) {
+  if (!is_fp8(call.dtype) || !device.limits().runs_sm90() || can_use_tma(call)) return;
+  fail("launch forward attention", "a tensor of an 8-bit type that TMA cannot address",
+       "strides below 2^40 bytes, and none of 0 along a dim of more than one element", "Copy the tensor.");
+}
+
 }  // namespace
 
 void run_forward(FwdCall const& call, Device& device, void* stream) {
   last_launch() = {};
   if (!call.has_work()) return;
+  require_kernels(call, device);
   Kernel const& kernel = select_kernel(call.problem(), device.limits());
   if (kernel.key.arch == Arch::kSm90) {
     FwdSm90Launch const sm90 = make_sm90_launch(call, kernel, device, stream);

@@ -4,13 +4,18 @@ the host's work per call. Not responsible for the kernels' numerics: their own t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import attnsmith
 import pytest
 import torch
 from attnsmith import launcher, reference
+from attnsmith.codegen.build import build_kernel
+from attnsmith.codegen.dispatch import spec_for
+from attnsmith.codegen.spec import DType, Mask
 from torch import Tensor
 
 
@@ -90,6 +95,20 @@ def test_persistent_kernels_walk_all_tiles(causal: bool) -> None:
     assert all(launch.grid <= 4 for launch in launches)
     (row,) = attnsmith.dispatch_table()
     assert row.tile.scheduler.value != "single"
+
+
+def test_a_kernel_that_leaves_its_tile_counter_is_reported() -> None:
+    spec = spec_for(dtype=DType.BF16, head_dim=64, mask=Mask.CAUSAL, target="sm_90a")
+    built = build_kernel(spec, "sm_90a")
+    ptx, count = re.subn(r"atom[.\w]*\.exch\.b32[^;]*;", "", built.ptx)
+    assert count == 2
+    attnsmith.register_kernel(replace(built, ptx=ptx), priority=-1)
+    q, k, v = tensors(sq=400, sk=400)
+    with attnsmith.simulate("h100", num_sms=1), pytest.raises(RuntimeError, match="tile counter"):
+        attnsmith.flash_attn_func(q, k, v, causal=True)
+    attnsmith.register_kernel(built, priority=-1)
+    with attnsmith.simulate("h100", num_sms=1):
+        assert run(q, k, v, causal=True) == spec.name  # a failed launch leaves nothing behind
 
 
 @pytest.mark.parametrize("pack_gqa,is_packed", [(None, True), (True, True), (False, False)])

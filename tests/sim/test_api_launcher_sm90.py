@@ -284,6 +284,15 @@ print(json.dumps(encodes()))
     assert lines[1].startswith("type=9 at=1000 16/64/0 1/128/16 1/1/16 1/1/16 ")
 
 
-def test_8_bit_types_need_sm90(libcuda: Path) -> None:
-    text = run(libcuda, "print(json.dumps(error(lambda: api.forward(args(dtype=3), device_index=0))))")
-    assert "e4m3" in text and "allowed" in text
+def test_8_bit_types_need_sm90_and_tma(libcuda: Path) -> None:
+    on_a100, broadcast = run(
+        libcuda,
+        """
+arguments = args(dtype=3)
+arguments.k.stride_head = 0
+print(json.dumps([error(lambda: api.forward(args(dtype=3), device_index=0)),
+                  error(lambda: api.forward(arguments, device_index=3))]))
+""",
+    )
+    assert "e4m3" in on_a100 and "allowed" in on_a100
+    assert "TMA cannot address" in broadcast and "Copy the tensor" in broadcast
