@@ -7,12 +7,7 @@ from the producer to the consumers by setmaxnreg. resources.py is the caller.
 
 from __future__ import annotations
 
-from attnsmith.codegen.limits import (
-    SMEM_RESERVED_PER_CTA,
-    WARP_SIZE,
-    smem_aligned,
-    target_limits,
-)
+from attnsmith.codegen.limits import WARP_SIZE, smem_aligned, target_limits
 from attnsmith.codegen.spec import KernelSpec
 
 TARGET = "sm_90a"
@@ -116,9 +111,9 @@ def register_limit(spec: KernelSpec, target: str) -> int:
 
 
 def min_ctas_per_sm(spec: KernelSpec) -> int:
-    """What the kernel's __launch_bounds__ ask for: 2 CTAs of one consumer warpgroup where shared memory allows them."""
-    needed = 2 * (sum(smem_members(spec).values()) + SMEM_RESERVED_PER_CTA)
-    return 2 if num_consumer_warpgroups(spec) == 1 and needed <= target_limits(TARGET).smem_per_sm else 1
+    """What the kernel's __launch_bounds__ ask for. 2 for one consumer warpgroup, even where shared memory allows one CTA:
+    it is what holds the registers at launch below what setmaxnreg.inc asks for."""
+    return 2 if num_consumer_warpgroups(spec) == 1 else 1
 
 
 def registers_at_launch(spec: KernelSpec) -> int:

@@ -3,22 +3,12 @@
 // three warps that bring V into the form that wgmma takes. Not responsible for which tiles: the scheduler is.
 #pragma once
 
-#include "attnsmith/mask.hpp"
 #include "attnsmith/sm90/scheduler.hpp"
 #include "attnsmith/sm90/storage.hpp"
 #include "attnsmith/sm90/tma.hpp"
 #include "attnsmith/sm90/v_transpose.hpp"
 
 namespace attnsmith::sm90 {
-
-// Key blocks that a query tile visits.
-template <class Traits>
-CUTE_DEVICE KeyBlockRange tile_range(FwdParams const& params, int m_block) {
-  Seqlen const seqlen{params.seqlen_q, params.seqlen_k};
-  int const first_row = QueryRows<Traits>::first_query(params, m_block, 0);
-  int const num_rows = Traits::kNumWarpgroups * QueryRows<Traits>::queries_per_warpgroup(params);
-  return key_block_range<typename Traits::Mask, Traits::kBlockN>(first_row, num_rows, seqlen);
-}
 
 template <class Traits, class Storage>
 struct FwdProducer {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a CTA's producer and consumers come by output tiles: one tile, tiles dealt out in turn, or tiles from a counter.
-// Not responsible for which key blocks a tile visits: mask.hpp is.
+// Not responsible for which keys a row sees: mask.hpp is.
 #pragma once
 
+#include "attnsmith/mask.hpp"
 #include "attnsmith/scheduler.hpp"
 #include "attnsmith/sm90/barriers.hpp"
 #include "attnsmith/sm90/params.hpp"
@@ -29,6 +30,15 @@ struct QueryRows {
     return (m_block * Traits::kNumWarpgroups + warpgroup) * queries_per_warpgroup(params);
   }
 };
+
+// Key blocks that a query tile visits.
+template <class Traits>
+CUTE_DEVICE KeyBlockRange tile_range(FwdParams const& params, int m_block) {
+  Seqlen const seqlen{params.seqlen_q, params.seqlen_k};
+  int const first_row = QueryRows<Traits>::first_query(params, m_block, 0);
+  int const num_rows = Traits::kNumWarpgroups * QueryRows<Traits>::queries_per_warpgroup(params);
+  return key_block_range<typename Traits::Mask, Traits::kBlockN>(first_row, num_rows, seqlen);
+}
 
 // Tile number -> coordinates. m_block runs fastest where all tiles are equally long, so that CTAs in flight together
 // share a head's K and V in L2. Where later query tiles see more keys, they come first, of as many heads at a time as
