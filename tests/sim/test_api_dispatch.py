@@ -172,6 +172,37 @@ def test_aot_kernels_serve_without_any_build(tmp_path: Path, monkeypatch: pytest
     assert run(SHORT, causal=True) == wanted(LONG, Mask.CAUSAL).name
 
 
+def test_aot_kernels_of_sm90_keep_what_sizes_their_grid(tmp_path: Path) -> None:
+    spec = wanted(LONG, Mask.CAUSAL, "sm_90a")
+    attnsmith.load_library(make_library(tmp_path, [spec], "sm_90a"))
+    (row,) = attnsmith.dispatch_table()
+    assert (row.tile.scheduler, row.tile.cluster_size) == (spec.tile.scheduler, spec.tile.cluster_size)
+    assert row.ctas_per_sm == entry(spec, "sm_90a")["ctas_per_sm"]
+    with attnsmith.simulate("h100"):
+        assert run(LONG, causal=True) == spec.name
+    assert len(names()) == 1
+
+
+def test_a_better_family_is_built_though_a_kernel_of_another_was_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    attnsmith.register_kernel(build.build_kernel(wanted(LONG, target="sm_90"), "sm_90"), source="AOT")
+    with attnsmith.simulate("h100"):
+        with monkeypatch.context() as patch:
+            patch.setenv("ATTNSMITH_JIT", "0")
+            assert run(LONG) == wanted(LONG, target="sm_90").name
+        assert run(LONG) == wanted(LONG, target="sm_90a").name
+
+
+def test_a_pinned_kernel_goes_before_one_of_a_better_key() -> None:
+    q, k, v = (x[:, :, :1].expand(1, 3, n, 64).contiguous() for x, n in zip(tensors(3), (8, 1, 1), strict=True))
+    with attnsmith.simulate("h100"):
+        attnsmith.flash_attn_func(q, k, v)
+        packed = attnsmith.last_launch().kernel
+        plain = wanted(3, target="sm_90a")
+        attnsmith.register_kernel(build.build_kernel(plain, "sm_90a"), priority=-1)
+        attnsmith.flash_attn_func(q, k, v)
+        assert "packgqa" in packed and attnsmith.last_launch().kernel == plain.name
+
+
 def test_the_environment_names_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNSMITH_LIBRARY", str(make_library(tmp_path, [wanted(LONG)], "sm_80")))
     dispatch.attach(launcher.load())

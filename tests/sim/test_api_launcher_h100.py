@@ -15,7 +15,7 @@ import torch
 from attnsmith import launcher, reference
 from attnsmith.codegen.build import build_kernel
 from attnsmith.codegen.dispatch import spec_for
-from attnsmith.codegen.spec import DType, Mask
+from attnsmith.codegen.spec import DType, Mask, Scheduler
 from torch import Tensor
 
 
@@ -109,6 +109,18 @@ def test_a_kernel_that_leaves_its_tile_counter_is_reported() -> None:
     attnsmith.register_kernel(built, priority=-1)
     with attnsmith.simulate("h100", num_sms=1):
         assert run(q, k, v, causal=True) == spec.name  # a failed launch leaves nothing behind
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.SINGLE, Scheduler.STATIC], ids=lambda scheduler: scheduler.value)
+def test_clusters_get_whole_numbers_of_tiles(scheduler: Scheduler) -> None:
+    """Three query tiles per head: the last cluster of each has a tile without rows."""
+    best = spec_for(dtype=DType.BF16, head_dim=128, mask=Mask.FULL, target="sm_90a")
+    spec = replace(best, tile=replace(best.tile, cluster_size=2, scheduler=scheduler))
+    attnsmith.register_kernel(build_kernel(spec, "sm_90a"), priority=-1)
+    q, k, v = tensors(sq=2 * spec.tile.block_m + 44, sk=90, d=128)
+    with attnsmith.simulate("h100", num_sms=3):
+        assert run(q, k, v) == spec.name
+    assert attnsmith.last_launch().grid == (8 if scheduler is Scheduler.SINGLE else 2)
 
 
 @pytest.mark.parametrize("pack_gqa,is_packed", [(None, True), (True, True), (False, False)])
