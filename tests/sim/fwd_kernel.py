@@ -38,8 +38,8 @@ def spec_named(name: str) -> KernelSpec:
 
 
 @functools.cache
-def built(spec: KernelSpec) -> BuiltKernel:
-    return build_kernel(spec, TARGET)
+def built(spec: KernelSpec, target: str = TARGET) -> BuiltKernel:
+    return build_kernel(spec, target)
 
 
 @contextmanager
