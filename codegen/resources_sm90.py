@@ -7,7 +7,12 @@ from the producer to the consumers by setmaxnreg. resources.py is the caller.
 
 from __future__ import annotations
 
-from attnsmith.codegen.limits import WARP_SIZE, smem_aligned, target_limits
+from attnsmith.codegen.limits import (
+    SMEM_RESERVED_PER_CTA,
+    WARP_SIZE,
+    smem_aligned,
+    target_limits,
+)
 from attnsmith.codegen.spec import KernelSpec
 
 TARGET = "sm_90a"
@@ -30,6 +35,9 @@ REGISTER_STEP = 8
 
 SETMAXNREG: dict[int, tuple[int, int]] = {1: (32, 216), 2: (24, 240), 3: (32, 160)}
 """Consumer warpgroups -> registers per thread of the producer and of a consumer."""
+
+SETMAXNREG_ALONE = (32, 248)
+"""One consumer warpgroup without a second CTA on the SM: all that a thread can have, from the launch on."""
 
 SETMAXNREG_TRANSPOSING: dict[int, tuple[int, int]] = {**SETMAXNREG, 2: (40, 232)}
 """The same where the producer transposes V, which takes more than 24."""
@@ -91,6 +99,8 @@ def register_breakdown(spec: KernelSpec) -> dict[str, int]:
 
 def setmaxnreg_pair(spec: KernelSpec) -> tuple[int, int]:
     """Registers per thread of the producer and of a consumer. KeyError for a num_warps that the rules refuse."""
+    if num_consumer_warpgroups(spec) == min_ctas_per_sm(spec) == 1:
+        return SETMAXNREG_ALONE
     table = SETMAXNREG_TRANSPOSING if transposes_v(spec) else SETMAXNREG
     return table[num_consumer_warpgroups(spec)]
 
@@ -111,9 +121,9 @@ def register_limit(spec: KernelSpec, target: str) -> int:
 
 
 def min_ctas_per_sm(spec: KernelSpec) -> int:
-    """What the kernel's __launch_bounds__ ask for. 2 for one consumer warpgroup, even where shared memory allows one CTA:
-    it is what holds the registers at launch below what setmaxnreg.inc asks for."""
-    return 2 if num_consumer_warpgroups(spec) == 1 else 1
+    """What the kernel's __launch_bounds__ ask for: 2 CTAs of one consumer warpgroup where shared memory allows them."""
+    needed = 2 * (sum(smem_members(spec).values()) + SMEM_RESERVED_PER_CTA)
+    return 2 if num_consumer_warpgroups(spec) == 1 and needed <= target_limits(TARGET).smem_per_sm else 1
 
 
 def registers_at_launch(spec: KernelSpec) -> int:
