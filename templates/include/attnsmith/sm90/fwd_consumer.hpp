@@ -115,15 +115,37 @@ struct FwdConsumer {
     q_sign = params.fwd.q_sign;
     if constexpr (Traits::kIsFp8) { apply_descales(tile); }
     wait(&smem.control.full_q[warpgroup], q_parity);
+    if constexpr (Traits::kPacksGqa) { zero_unused_rows(); }
     if (q_sign <= 0) { fold_sign_into_q(q_sign); }
   }
 
+  // Packed: TMA fills whole groups only. What the remaining rows hold would take part in a warp's votes.
+  CUTE_DEVICE void zero_unused_rows() const {
+    using Q = typename Tiles::Q;
+    int const used = QueryRows<Traits>::queries_per_warpgroup(params.fwd) * params.fwd.nheads_q_per_k;
+    if (used == kRowsPerWarpgroup) { return; }
+    CUTE_NO_UNROLL
+    for (int i = thread; i < Q::kBytes / 4; i += kWarpgroupThreads) {
+      if (i * 4 / Q::kRowBytes % kRowsPerWarpgroup >= used) { q_words()[i] = 0; }
+    }
+    publish_to_async_proxy();
+  }
+
+  CUTE_DEVICE uint32_t* q_words() const {
+    return reinterpret_cast<uint32_t*>(smem.q_or_o + warpgroup * Tiles::kSlabBytes);
+  }
+
+  // What the warpgroup's threads wrote to shared memory becomes visible to its wgmmas.
+  CUTE_DEVICE void publish_to_async_proxy() const {
+    fence_async_proxy();
+    named_barrier_sync(kWarpgroupBarrier + warpgroup, kWarpgroupThreads);
+  }
+
   CUTE_DEVICE void apply_descales(TileCoord const& tile) {
-    float const factor = value(params.q_descale, tile) * value(params.k_descale, tile);
+    float const scale = scale_log2 * value(params.q_descale, tile) * value(params.k_descale, tile);
     v_descale = value(params.v_descale, tile);
-    float const magnitude = fabsf(factor) * scale_log2;
-    q_sign = magnitude == 0.f ? 0 : factor < 0.f ? -q_sign : q_sign;
-    scale_log2 = magnitude == 0.f ? 1.f : magnitude;  // NaN stays: all scores become NaN
+    q_sign = scale == 0.f ? 0 : scale < 0.f ? -q_sign : q_sign;
+    scale_log2 = scale == 0.f ? 1.f : fabsf(scale);  // NaN stays: all scores become NaN
   }
 
   CUTE_DEVICE static float value(Descale const& descale, TileCoord const& tile) {
@@ -134,13 +156,24 @@ struct FwdConsumer {
 
   CUTE_DEVICE void fold_sign_into_q(int sign) const {
     constexpr uint32_t kSigns = Traits::kIsFp8 ? 0x80808080u : 0x80008000u;
-    auto* words = reinterpret_cast<uint32_t*>(smem.q_or_o + warpgroup * Tiles::kSlabBytes);
     CUTE_NO_UNROLL
     for (int i = thread; i < Tiles::Q::kBytes / 4; i += kWarpgroupThreads) {
-      words[i] = sign < 0 ? words[i] ^ kSigns : 0u;
+      q_words()[i] = sign < 0 ? q_words()[i] ^ kSigns : times_zero(q_words()[i]);
     }
-    fence_async_proxy();
-    named_barrier_sync(kWarpgroupBarrier + warpgroup, kWarpgroupThreads);
+    publish_to_async_proxy();
+  }
+
+  // 0, or NaN where an element is not finite.
+  CUTE_DEVICE static uint32_t times_zero(uint32_t word) {
+    constexpr int kElementBits = 8 * sizeof(Element);
+    constexpr uint32_t kNaN = (1u << (kElementBits - 1)) - 1;
+    uint32_t result = 0;
+    CUTE_UNROLL
+    for (int shift = 0; shift < 32; shift += kElementBits) {
+      float const value = float(Element::bitcast(word >> shift));
+      result |= value - value == 0.f ? 0u : kNaN << shift;
+    }
+    return result;
   }
 
   // Starts S = Q K^T of the next K buffer.
@@ -241,8 +274,7 @@ struct FwdConsumer {
       int const chunk = 2 * k + lane / 16;
       stmatrix_x4(p_buffer() + chunk / 8 * kRowsPerWarpgroup * 128 + swizzled<128>(row * 128 + chunk % 8 * 16), words);
     }
-    fence_async_proxy();
-    named_barrier_sync(kWarpgroupBarrier + warpgroup, kWarpgroupThreads);
+    publish_to_async_proxy();
   }
 
   CUTE_DEVICE void rescale(AccO& acc_o, float const (&correction)[Softmax::kNumRows]) const {

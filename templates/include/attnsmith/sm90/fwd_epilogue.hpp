@@ -34,9 +34,13 @@ struct FwdEpilogue {
     for (int mi = 0; mi < Softmax::kNumRows; ++mi) {
       float lse;
       float factor = softmax.finish(mi, consumer.scale_log2, consumer.exact_reference(), lse);
-      if (Traits::kIsFp8 && factor != 0.f) { factor *= consumer.v_descale; }
+      if constexpr (Traits::kIsFp8) { factor *= consumer.v_descale; }
       CUTE_UNROLL
       for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) *= factor; }
+      if (softmax.is_empty(mi)) {  // also where a scale or a hidden value is NaN
+        CUTE_UNROLL
+        for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) = 0.f; }
+      }
       int query = accumulator_row(consumer.thread, mi);
       int head = tile.head;
       bool is_used = true;
@@ -171,8 +175,7 @@ struct FwdEpilogue {
         repair(consumer, tile);
       }
     }
-    fence_async_proxy();
-    named_barrier_sync(kWarpgroupBarrier + consumer.warpgroup, kWarpgroupThreads);
+    consumer.publish_to_async_proxy();
     if (consumer.thread == 0) {
       store(consumer, tile);
       tma_store_wait_read();

@@ -42,19 +42,22 @@ struct Softmax {
   // How far above the base (log2) a score may be: weights stay below 448 (e4m3) or 2^8, far inside fp16's range.
   static constexpr float kHeadroom = Traits::kSkipsRescale ? (Traits::kIsFp8 ? 8.75f : 8.f) : kShift;
   static constexpr float kExactBase = 16777216.f;  // base rounds by at most 1 below it
-  static constexpr float kNoKey = -3.0e38f;        // base of a row that has seen no key: finite, below every score
+  static constexpr float kNoKey = -3.0e38f;        // base of a row that has seen no key: finite, so that -inf minus it is -inf
 
   float base[kNumRows];
   float row_sum[kNumRows];  // this thread's columns only
-  uint32_t exact_rows;      // bit mi: row mi has the exact form
+  uint32_t special_rows;    // bit mi: row mi has the exact form; bit kNumRows + mi: it has seen no key
 
-  CUTE_DEVICE Softmax() : exact_rows(0) {
+  CUTE_DEVICE Softmax() : special_rows(((1u << kNumRows) - 1) << kNumRows) {
     CUTE_UNROLL
     for (int mi = 0; mi < kNumRows; ++mi) {
       base[mi] = kNoKey;
       row_sum[mi] = 0.f;
     }
   }
+
+  CUTE_DEVICE bool is_exact(int mi) const { return special_rows >> mi & 1; }
+  CUTE_DEVICE bool is_empty(int mi) const { return special_rows >> (kNumRows + mi) & 1; }
 
   // Moves bases up where needed. Returns whether O must be multiplied by `correction` (of each row); uniform per warp.
   //   scores           (row, col); of rows in the exact form, the reference is subtracted
@@ -63,7 +66,7 @@ struct Softmax {
   CUTE_DEVICE bool update(Scores& scores, float scale_log2, float* exact_reference, float (&correction)[kNumRows]) {
     using namespace cute;
     float tile_max[kNumRows];
-    bool exceeds = exact_rows != 0;
+    bool exceeds = special_rows != 0;
     CUTE_UNROLL
     for (int mi = 0; mi < kNumRows; ++mi) {
       tile_max[mi] = scores(mi, 0);
@@ -75,39 +78,47 @@ struct Softmax {
     if (is_rescaled) {
       CUTE_UNROLL
       for (int mi = 0; mi < kNumRows; ++mi) {
-        float const row_max = quad_max(tile_max[mi]);
-        float const wanted = fmaxf(base[mi], fmaf(row_max, scale_log2, -kShift));
-        bool const is_exact = exact_rows >> mi & 1;
-        if (is_exact || fabsf(wanted) > kExactBase && wanted != kNoKey) {
-          correction[mi] = to_exact(mi, is_exact, row_max, scale_log2, exact_reference, scores);
-        } else {
-          correction[mi] = exp2_approx(base[mi] - wanted);
-          base[mi] = wanted;
-        }
+        correction[mi] = move_base(mi, quad_max(tile_max[mi]), scale_log2, exact_reference, scores);
         row_sum[mi] *= correction[mi];
       }
     }
     return is_rescaled;
   }
 
+  template <class Scores>
+  CUTE_DEVICE float move_base(int mi, float row_max, float scale_log2, float* exact_reference, Scores& scores) {
+    bool const was_empty = is_empty(mi);
+    if (was_empty && !(row_max > negative_infinity())) { return 1.f; }
+    special_rows &= ~(1u << (kNumRows + mi));
+    float const wanted = fmaf(row_max, scale_log2, -kShift);
+    float const moved = was_empty ? wanted : fmaxf(base[mi], wanted);
+    if (is_exact(mi) || fabsf(moved) > kExactBase) {
+      return to_exact(mi, was_empty, row_max, scale_log2, exact_reference, scores);
+    }
+    float const correction = was_empty ? 0.f : exp2_approx(base[mi] - moved);
+    base[mi] = moved;
+    return correction;
+  }
+
   // A row in, or on its way to, the exact form.
   template <class Scores>
-  CUTE_DEVICE float to_exact(int mi, bool was_exact, float row_max, float scale_log2, float* exact_reference,
+  CUTE_DEVICE float to_exact(int mi, bool was_empty, float row_max, float scale_log2, float* exact_reference,
                              Scores& scores) {
     using namespace cute;
     float* const slot = exact_reference + lane() / 4 + 8 * mi;
+    bool const was_exact = is_exact(mi);
     float const old = was_exact ? *slot : row_max;
     float const reference = fmaxf(old, row_max);
-    float const correction =
-        exp2_approx(was_exact ? (old - reference) * scale_log2 : fmaf(-reference, scale_log2, base[mi] + kShift));
+    float const shrinks_by =
+        was_exact ? (old - reference) * scale_log2 : fmaf(-reference, scale_log2, base[mi] + kShift);
     __syncwarp(__activemask());
     if (lane() % 4 == 0) { *slot = reference; }
     __syncwarp(__activemask());
-    exact_rows |= 1u << mi;
+    special_rows |= 1u << mi;
     base[mi] = -kShift;
     CUTE_UNROLL
     for (int ni = 0; ni < size<1>(scores); ++ni) { scores(mi, ni) -= reference; }
-    return correction;
+    return was_empty ? 0.f : exp2_approx(shrinks_by);
   }
 
   CUTE_DEVICE static int lane() { return threadIdx.x % 32; }
@@ -131,11 +142,10 @@ struct Softmax {
   // Returns the factor that normalizes a row of O and sets its natural-log LSE; a row that saw no key gives 0 and -inf.
   CUTE_DEVICE float finish(int mi, float scale_log2, float const* exact_reference, float& lse) const {
     float const sum = quad_sum(row_sum[mi]);
-    bool const is_empty = sum == 0.f;  // a row that saw a key has a weight of at least 2^-9 in it
     float log2_sum = log2_approx(sum) + base[mi];
-    if (exact_rows >> mi & 1) { log2_sum = fmaf(exact_reference[lane() / 4 + 8 * mi], scale_log2, log2_sum); }
-    lse = is_empty ? negative_infinity() : log2_sum * kLn2;
-    return is_empty ? 0.f : reciprocal_approx(sum);
+    if (is_exact(mi)) { log2_sum = fmaf(exact_reference[lane() / 4 + 8 * mi], scale_log2, log2_sum); }
+    lse = is_empty(mi) ? negative_infinity() : log2_sum * kLn2;
+    return is_empty(mi) ? 0.f : reciprocal_approx(sum);
   }
 };
 
