@@ -21,6 +21,7 @@ from attnsmith.codegen.cache import CACHES, default_root, folder_bytes
 from attnsmith.codegen.cuda_roots import Surroundings
 from attnsmith.codegen.errors import AttnsmithError
 from attnsmith.codegen.nvcc import find_nvcc
+from attnsmith.codegen.targets import target_for_capability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +113,10 @@ def _nvrtc() -> str:
     from attnsmith.codegen.compile.nvrtc import supported_targets
 
     found = toolchain.default_toolchain().nvrtc
-    if 80 not in supported_targets():
-        raise _missing(
-            "compile for sm_80", f"NVRTC {found.version} that does not", "Install another nvidia-cuda-nvrtc."
-        )
+    for capability in (80, 90):
+        if capability not in supported_targets():
+            got = f"NVRTC {found.version} that does not"
+            raise _missing(f"compile for sm_{capability}", got, "Install another nvidia-cuda-nvrtc.")
     return f"{found.version} ({found.library}, from {found.origin})"
 
 
@@ -213,4 +214,8 @@ def _device_name(driver: ctypes.CDLL, index: int) -> str:
     driver.cuDeviceGetName(name, len(name), device)
     driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
     driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)  # ..._MINOR
-    return f"{name.value.decode(errors='replace')} sm_{major.value}{minor.value}"
+    text = f"{name.value.decode(errors='replace')} sm_{major.value}{minor.value}"
+    try:
+        return f"{text}, kernels for {target_for_capability(major.value, minor.value)}"
+    except AttnsmithError:
+        return f"{text}, for which there are no kernels"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,13 +26,16 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
     "anchor" is the main loop of FlashAttention-2 (SM80) or 3 (SM90), which executes all of its instructions in every
     iteration. A loop is masked where it compares or selects about once per score.
 
+    A set without --target is that of every family: compiled for sm_80 and for sm_90a.
+
     The second table splits what every iteration of the main loop executes, beside the anchor's where it is known.
     """
     from attnsmith.tools.inspect import inspect_kernels
 
-    specs = selection.to_specs()
-    with progress_bar("inspect", is_quiet=is_quiet()) as report:
-        facts = inspect_kernels(specs, selection.target, jobs=jobs, progress=report)
+    facts = []
+    for target, specs in _kernels(selection).items():
+        with progress_bar(f"inspect {target}", is_quiet=is_quiet()) as report:
+            facts += inspect_kernels(specs, target, jobs=jobs, progress=report)
     if as_json:
         click.echo(json.dumps([fact.to_dict() for fact in facts], indent=2))
     else:
@@ -40,6 +44,26 @@ def command(selection: Any, jobs: int | None, as_json: bool) -> None:
         if split:
             click.echo("\n" + _table([_SPLIT_TITLES, *split]))
         _footer(facts)
+
+
+def _kernels(selection: Any) -> dict[str, Any]:
+    """Target -> specs. A set without a target is every family's, as far as the other options leave kernels of it."""
+    from attnsmith.codegen.errors import SpecError
+    from attnsmith.codegen.resources import TARGETS
+
+    source = click.get_current_context().get_parameter_source("target")
+    if selection.set_name is None or source is not click.core.ParameterSource.DEFAULT:
+        return {selection.target: selection.to_specs()}
+    first_targets = {limits.archs[0]: target for target, limits in reversed(TARGETS.items())}
+    found, refused = {}, None
+    for target in sorted(first_targets.values()):
+        try:
+            found[target] = replace(selection, target=target).to_specs()
+        except SpecError as error:
+            refused = refused or error
+    if not found and refused is not None:
+        raise refused
+    return found
 
 
 _TITLES = ("kernel", "regs", "of", "spill B", "smem B", "main loop", "mma", "per score (all)", "anchor", "masked (all)",

@@ -121,7 +121,7 @@ def test_wrong_selection_is_a_usage_error(name: str, arguments: tuple[str, ...])
 
 def test_inspect_json_has_the_fixed_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_builds(monkeypatch, log="ptxas . 8 bytes spill stores, 4 bytes spill loads\nUsed 255 registers")
-    rows = json.loads(run("inspect", "--set", "minimal", "--json").stdout)
+    rows = json.loads(run("inspect", "--set", "minimal", "--target", "sm_80", "--json").stdout)
     assert len(rows) == 8
     for row in rows:
         assert {"kernel", "arch", "op", "registers", "spill_bytes", "smem_bytes", "remarks", "loops"} <= set(row)
@@ -130,7 +130,20 @@ def test_inspect_json_has_the_fixed_fields(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_inspect_table_has_one_line_per_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_builds(monkeypatch)
-    result = run("inspect", "--set", "minimal", "--dtype", "bf16")
+    result = run("inspect", "--set", "minimal", "--target", "sm_80", "--dtype", "bf16")
     lines = result.stdout.strip().splitlines()
     assert len(lines) == 5 and lines[0].startswith("kernel") and all("128" in line for line in lines[1:])
     assert "4 kernels, 0 with spills" in result.stderr
+
+
+def test_inspect_of_a_set_without_a_target_is_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_builds(monkeypatch)
+
+    def targets(*arguments: str) -> dict[str, str]:
+        rows = json.loads(run("inspect", *arguments, "--json").stdout)
+        return {row["arch"]: row["target"] for row in rows}
+
+    assert targets("--set", "minimal") == {"sm80": "sm_80", "sm90": "sm_90a"}
+    assert targets("--set", "default", "--dtype", "e4m3") == {"sm90": "sm_90a"}
+    assert targets("--set", "minimal", "--target", "sm_90a") == {"sm90": "sm_90a"}
+    assert targets("--head-dim", "64", "--dtype", "bf16") == {"sm80": "sm_80"}
