@@ -27,8 +27,9 @@ ROWS_PER_WARPGROUP = 64
 VT_KEYS = 128
 """Keys per row of the transposed V: one byte each, so a row is the widest swizzle's span."""
 
-CONTROL_BYTES = 1024
-"""Barriers and tile indices: less than one alignment unit."""
+BARRIER_BYTES = 8
+TILE_RING = 2
+"""Tile indices that the dynamic scheduler's producer may be ahead."""
 
 REGISTER_STEP = 8
 """Registers per thread are given at launch, and moved by setmaxnreg, in steps of this."""
@@ -76,7 +77,15 @@ def smem_members(spec: KernelSpec) -> dict[str, int]:
         members["vt"] = smem_aligned(tile.num_stages * key.head_dim_v * VT_KEYS * -(-tile.block_n // VT_KEYS))
     if tile.p_in_smem:
         members["p"] = smem_aligned(num_warpgroups * ROWS_PER_WARPGROUP * -(-tile.block_n * element // 128) * 128)
-    return {**members, "control": CONTROL_BYTES}
+    return {**members, "control": smem_aligned(_control_bytes(spec))}
+
+
+def _control_bytes(spec: KernelSpec) -> int:
+    """Barriers, tile indices, and a float per query row."""
+    num_stages = spec.tile.num_stages
+    barriers = 2 * num_consumer_warpgroups(spec) + 4 * num_stages + 2 * TILE_RING
+    barriers += 2 * (num_stages if spec.key.dtype.is_fp8 else 1)
+    return BARRIER_BYTES * barriers + 4 * TILE_RING + 4 * spec.tile.block_m
 
 
 def static_smem_bytes(spec: KernelSpec) -> int:

@@ -42,7 +42,9 @@ def _bad_pair(spec: KernelSpec, target: str) -> Problem:
 
 
 def _multicast_is_legal(spec: KernelSpec, target: str) -> bool:
-    return spec.tile.cluster_size == 1 or (spec.key.mask is Mask.FULL and spec.tile.scheduler is not Scheduler.DYNAMIC)
+    key, tile = spec.key, spec.tile
+    in_step = key.mask is Mask.FULL and tile.scheduler is not Scheduler.DYNAMIC
+    return tile.cluster_size == 1 or (in_step and not key.dtype.is_fp8)
 
 
 RULES_SM90: tuple[Rule, ...] = (
@@ -134,6 +136,17 @@ RULES_SM90: tuple[Rule, ...] = (
         needs=("num-warps",),
     ),
     Rule(
+        id="fp8-rescale",
+        summary="FP8 weights follow the row maximum at once: e4m3 would round the largest weight of a lagging base",
+        predicate=lambda spec, target: not (spec.key.dtype.is_fp8 and spec.tile.skips_rescale),
+        message=lambda spec, target: Problem(
+            f"skips_rescale with {spec.key.dtype.value}",
+            "skips_rescale with fp16 and bf16",
+            "Set skips_rescale to False.",
+        ),
+        arch=Arch.SM90,
+    ),
+    Rule(
         id="cluster-size",
         summary="a cluster has one or two CTAs",
         predicate=lambda spec, target: spec.tile.cluster_size in CLUSTER_SIZES,
@@ -144,11 +157,12 @@ RULES_SM90: tuple[Rule, ...] = (
     ),
     Rule(
         id="cluster-multicast",
-        summary="CTAs of a cluster read the same key blocks at the same time: a full mask, and tiles dealt in order",
+        summary="CTAs of a cluster read the same key blocks at the same time: a full mask, tiles in turn, 16 bits",
         predicate=_multicast_is_legal,
         message=lambda spec, target: Problem(
-            f"cluster_size 2 with mask {spec.key.mask.value} and scheduler {spec.tile.scheduler.value}",
-            "cluster_size 2 with mask full and scheduler single or static",
+            f"cluster_size 2 with {spec.key.dtype.value}, mask {spec.key.mask.value}, "
+            f"scheduler {spec.tile.scheduler.value}",
+            "cluster_size 2 with fp16 or bf16, mask full and scheduler single or static",
             "Set cluster_size to 1.",
         ),
         arch=Arch.SM90,

@@ -2,7 +2,7 @@
 """Default tiles of SM90 kernels as data: per element size, V's order and head dims, each row with its reason.
 
 Where a reason counts registers, they are a consumer's (limit 240 with two consumer warpgroups, 232 where V is
-transposed, 160 with three, 216 with one); bytes are shared memory (limit 232448). Not responsible for legality
+transposed, 160 with three, 216 or 248 with one); bytes are shared memory (limit 232448). Not responsible for legality
 (rules.py; a unit test checks every row) or for measured choices (tuned/*.json).
 """
 
@@ -19,7 +19,7 @@ NUM_STAGES = 2
 """Of every row: a stage is loaded while the other is read. Shared memory for a third goes into more keys instead."""
 
 
-def _tile(block_m: int, block_n: int, p_in_smem: bool) -> TileConfig:
+def _tile(block_m: int, block_n: int, p_in_smem: bool, exp2_fma_eighths: int = 0) -> TileConfig:
     """Everything that hides softmax behind the tensor cores: turns between warpgroups, and overlap within each."""
     num_warps = block_m // 16
     return TileConfig(
@@ -30,14 +30,21 @@ def _tile(block_m: int, block_n: int, p_in_smem: bool) -> TileConfig:
         is_ping_pong=num_warps > 4,
         overlaps_softmax=True,
         p_in_smem=p_in_smem,
+        exp2_fma_eighths=exp2_fma_eighths,
     )
 
 
 def _long(
-    block_m: int, block_n: int, reason: str, *, mask: Mask | None = None, p_in_smem: bool = False
+    block_m: int,
+    block_n: int,
+    reason: str,
+    *,
+    mask: Mask | None = None,
+    p_in_smem: bool = False,
+    exp2_fma_eighths: int = 0,
 ) -> tuple[TileRow, ...]:
     """Persistent kernels: full tiles are alike and dealt in turn, causal ones are taken longest first."""
-    tile = _tile(block_m, block_n, p_in_smem)
+    tile = _tile(block_m, block_n, p_in_smem, exp2_fma_eighths)
     rows = {Mask.FULL: Scheduler.STATIC, Mask.CAUSAL: Scheduler.DYNAMIC}
     return tuple(
         TileRow(tile=replace(tile, scheduler=scheduler), reason=reason, mask=for_mask)
@@ -63,9 +70,9 @@ ROWS_16_BIT: dict[tuple[int, int], tuple[TileRow, ...]] = {
         *_short(128, "109 KB, 2 CTAs per SM"),
     ),
     (128, 128): (
-        *_long(128, 176, "S 88 + O 64 + P 44 registers leave 16 of 240 to spare, 192 keys would leave 4; 209 KB",
+        *_long(128, 192, "S 96 + O 64 + P 48 registers leave 4 of 240 to spare; 225 KB: fewest steps",
                mask=Mask.FULL),
-        *_long(128, 128, "a square tile wastes the least on the diagonal; S 64 + O 64 + P 32 registers, 161 KB",
+        *_long(128, 128, "a square tile has one masked block on an aligned diagonal; S 64 + O 64 + P 32; 161 KB",
                mask=Mask.CAUSAL),
         *_short(96, "113 KB, the most keys with which 2 CTAs fit the 228 KB of an SM"),
     ),
@@ -101,11 +108,15 @@ ROWS_16_BIT: dict[tuple[int, int], tuple[TileRow, ...]] = {
 
 ROWS_8_BIT: dict[tuple[int, int], tuple[TileRow, ...]] = {
     (64, 64): (
-        *_long(192, 160, "three warpgroups share each transposed V tile; S 80 + O 32 + P 20 fill their 160 registers"),
+        *_long(192, 160, "three warpgroups share each transposed V tile; S 80 + O 32 + P 20 fill their 160 registers; "
+               "MUFU needs twice the MMA's 960 cycles, an eighth of exp2 as polynomial leaves 1746 issue slots",
+               exp2_fma_eighths=1),
         *_short(128, "57 KB, 2 CTAs per SM; V's transposed rows of 128 keys are full"),
     ),
     (96, 96): (
-        *_long(192, 128, "S 64 + O 48 + P 16 registers are 156 of 160; V's transposed rows of 128 keys are full"),
+        *_long(192, 128, "S 64 + O 48 + P 16 registers are 156 of 160; V's transposed rows of 128 keys are full; "
+               "MUFU needs 1536 cycles, the MMA 1152: an eighth of exp2 as polynomial leaves 1437 issue slots",
+               exp2_fma_eighths=1),
         *_short(128, "85 KB, 2 CTAs per SM"),
     ),
     (128, 128): (
@@ -149,7 +160,7 @@ def rows_sm90(key: ProblemKey) -> tuple[TileRow, ...]:
     """Every row for the key's element size, head dims and V's order; SpecError where there is none."""
     table = ROWS_16_BIT if not key.dtype.is_fp8 else ROWS_8_BIT_COL_MAJOR if key.v_is_col_major else ROWS_8_BIT
     try:
-        return table[key.head_dim, key.head_dim_v]
+        rows = table[key.head_dim, key.head_dim_v]
     except KeyError:
         raise SpecError(
             asked=f"choose a tile for head_dim {key.head_dim}, head_dim_v {key.head_dim_v}, {key.dtype.value} on SM90",
@@ -157,3 +168,4 @@ def rows_sm90(key: ProblemKey) -> tuple[TileRow, ...]:
             allowed=", ".join(f"({d}, {dv})" for d, dv in head_dim_pairs(key.arch, key.dtype)),
             do="Use a pair that covers both, or pass a tile.",
         ) from None
+    return tuple(replace(row, tile=replace(row.tile, skips_rescale=not key.dtype.is_fp8)) for row in rows)

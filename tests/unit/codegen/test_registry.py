@@ -206,7 +206,8 @@ def test_selection_for_sm90_sets_options_of_the_key_and_the_tile():
     problem = {"dtypes": [DType.E4M3], "head_dims": [100], "masks": [Mask.CAUSAL]}
     options = {"tile": {"is_ping_pong": False}, "key": {"out_dtype": DType.FP16, "packs_gqa": True}}
     specs = Selection(target="sm_90a", **problem, **options).to_specs()
-    assert [spec.name for spec in specs] == ["fwd_sm90_e4m3_fp16_hdim128_causal_packgqa_128x224_w8_s2_dynamic_overlap"]
+    name = "fwd_sm90_e4m3_fp16_hdim128_causal_packgqa_128x224_w8_s2_dynamic_overlap_rescale"
+    assert [spec.name for spec in specs] == [name]
 
 
 def test_selection_without_restriction_is_the_default_set_of_sm90():

@@ -42,6 +42,7 @@ EXAMPLES = {
     "block-n-wgmma": (("sm_90a", {"dtype": DType.E4M3, "block_n": 144}), ("sm_90a", {"block_n": 144})),
     "p-in-smem-16-bit": (("sm_90a", {"p_in_smem": True, "dtype": DType.E4M3}), ("sm_90a", {"p_in_smem": True})),
     "ping-pong": (("sm_90a", {"num_warps": 4, "block_m": 64}), ("sm_90a", {"num_warps": 8, "block_m": 128})),
+    "fp8-rescale": (("sm_90a", {**E4M3, "skips_rescale": True}), ("sm_90a", {"skips_rescale": True})),
     "cluster-size": (("sm_90a", {"cluster_size": 3}), ("sm_90a", {"cluster_size": 1})),
     "cluster-multicast": (
         ("sm_90a", {"cluster_size": 2, "scheduler": Scheduler.STATIC}),

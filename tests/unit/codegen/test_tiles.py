@@ -90,7 +90,8 @@ def test_sm90_rows_are_persistent_long_ones_then_a_short_one(key):
     assert is_short == sorted(is_short) and not is_short[0] and is_short[-1] != no_short
     for row in rows:
         tile = row.tile
-        assert len(row.reason) > 10 and tile.overlaps_softmax and tile.skips_rescale
+        assert len(row.reason) > 10 and tile.overlaps_softmax
+        assert tile.skips_rescale != key.dtype.is_fp8
         assert tile.is_ping_pong == (tile.num_warps > 4)
         long = Scheduler.STATIC if key.mask is Mask.FULL else Scheduler.DYNAMIC
         assert tile.scheduler is (Scheduler.SINGLE if row.max_seqlen_q else long)
@@ -106,7 +107,7 @@ def test_packing_does_not_change_the_tile():
 STARTING = {  # (is 8-bit, head_dim, head_dim_v) -> block_m x block_n of full and causal
     (False, 64, 64): ((192, 128), (192, 128)),
     (False, 96, 96): ((192, 144), (192, 144)),
-    (False, 128, 128): ((128, 176), (128, 128)),
+    (False, 128, 128): ((128, 192), (128, 128)),
     (False, 192, 192): ((128, 112), (128, 112)),
     (False, 192, 128): ((128, 128), (128, 128)),
     (False, 256, 256): ((128, 80), (128, 80)),

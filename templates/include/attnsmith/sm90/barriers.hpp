@@ -74,14 +74,10 @@ struct RingPosition {
       parity ^= 1;
     }
   }
-};
 
-template <>
-struct RingPosition<1> {
-  static constexpr int stage = 0;
-  uint32_t parity = 0;
-
-  CUTE_DEVICE void advance() { parity ^= 1; }
+  CUTE_DEVICE RingPosition previous() const {
+    return stage == 0 ? RingPosition{kNumStages - 1, parity ^ 1} : RingPosition{stage - 1, parity};
+  }
 };
 
 // One thread of a full warp.

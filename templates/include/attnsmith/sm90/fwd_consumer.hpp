@@ -67,7 +67,7 @@ struct FwdConsumer {
   int warpgroup;
   int thread;  // in the warpgroup
   RingPosition<kNumStages> k_position;
-  RingPosition<kNumStages> v_position;
+  RingPosition<kNumStages> v_position;  // of the product at hand
   uint32_t q_parity = 0;
   // Of the current tile.
   float scale_log2;  // > 0: its sign is folded into Q
@@ -310,6 +310,9 @@ struct FwdConsumer {
     wait(&smem.control.full_k[k_position.stage], k_position.parity);
     begin_turn();
     start_qk(acc_s);
+    // V's rings have as many buffers as K's, and K is one block ahead. Derived instead of advanced: a second position
+    // carried around the loop, the compiler does not keep in uniform registers, which costs 2 instructions per wgmma.
+    v_position = k_position.previous();
     wait_v();
     start_pv(weights, acc_o);
     end_turn();
@@ -351,6 +354,7 @@ struct FwdConsumer {
 
   // O += P V of the last weights.
   CUTE_DEVICE void last_product(Weights const& weights, AccO& acc_o) {
+    v_position = k_position.previous();
     wait_v();
     start_pv(weights, acc_o);
     wgmma_wait<0>();
@@ -368,10 +372,9 @@ struct FwdConsumer {
     k_position.advance();
   }
 
-  CUTE_DEVICE void release_v() {
+  CUTE_DEVICE void release_v() const {
     Barrier* const empty = kTransposesV<Traits> ? smem.control.empty_vt : smem.control.empty_v;
     release(&empty[v_position.stage]);
-    v_position.advance();
   }
 };
 

@@ -32,15 +32,6 @@ struct FwdEpilogue {
     auto rowcol = rows_and_columns(acc_o);
     CUTE_UNROLL
     for (int mi = 0; mi < Softmax::kNumRows; ++mi) {
-      float lse;
-      float factor = softmax.finish(mi, consumer.scale_log2, consumer.exact_reference(), lse);
-      if constexpr (Traits::kIsFp8) { factor *= consumer.v_descale; }
-      CUTE_UNROLL
-      for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) *= factor; }
-      if (softmax.is_empty(mi)) {  // also where a scale or a hidden value is NaN
-        CUTE_UNROLL
-        for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) = 0.f; }
-      }
       int query = accumulator_row(consumer.thread, mi);
       int head = tile.head;
       bool is_used = true;
@@ -51,6 +42,17 @@ struct FwdEpilogue {
         is_used = query < kRowsPerWarpgroup / group;
       }
       query += consumer.first_query;
+      float lse;
+      float factor = softmax.finish(mi, consumer.scale_log2, consumer.exact_reference(), lse);
+      if constexpr (Traits::kIsFp8) { factor *= consumer.v_descale; }
+      CUTE_UNROLL
+      for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) *= factor; }
+      if (Traits::Mask::col_limit(query, Seqlen{params.seqlen_q, params.seqlen_k}) <= 0) {
+        // Sees no key, whatever scales and hidden values are.
+        lse = negative_infinity();
+        CUTE_UNROLL
+        for (int ni = 0; ni < cute::size<1>(rowcol); ++ni) { rowcol(mi, ni) = 0.f; }
+      }
       if (is_used && consumer.thread % 4 == 0 && query < params.seqlen_q) {
         params.lse_ptr[(int64_t(tile.batch) * params.nheads_q + head) * params.seqlen_q + query] = lse;
       }

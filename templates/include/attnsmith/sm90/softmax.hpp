@@ -18,7 +18,7 @@
 
 namespace attnsmith::sm90 {
 
-// 2^x without MUFU, for x <= 128. Cody-Waite: x = n + r with |r| <= 1/2, 2^r by a polynomial of degree 5 (relative error
+// 2^x without MUFU, for x < 127.5. Cody-Waite: x = n + r with |r| <= 1/2, 2^r by a polynomial of degree 5 (relative error
 // below 2^-22, that of ex2.approx), 2^n by the exponent's bits. -inf gives 0, NaN gives NaN.
 CUTE_DEVICE float exp2_fma(float x) {
   asm("max.NaN.f32 %0, %0, 0fC2FE0000;" : "+f"(x));  // -127, where 2^n becomes 0
@@ -39,14 +39,16 @@ struct Softmax {
   static constexpr int kNumRows = 2;  // of a thread: lane / 4 and lane / 4 + 8 of its warp's 16
   // The row maximum's weight is 2^kShift: e4m3 covers 2^-9 to 448, so 2^8 leaves the most room below.
   static constexpr float kShift = Traits::kIsFp8 ? 8.f : 0.f;
-  // How far above the base (log2) a score may be: weights stay below 448 (e4m3) or 2^8, far inside fp16's range.
-  static constexpr float kHeadroom = Traits::kSkipsRescale ? (Traits::kIsFp8 ? 8.75f : 8.f) : kShift;
-  static constexpr float kExactBase = 16777216.f;  // base rounds by at most 1 below it
+  // How far above the base (log2) a score may be: at 2^8 weights are far inside fp16's range. In e4m3 a lagging base would
+  // round the largest weight, which a power of two is not.
+  static constexpr float kHeadroom = kShift + (Traits::kSkipsRescale ? 8.f : 0.f);
+  // base rounds by at most 1 below it; for e4m3, by 2^-11, so that the largest weight still rounds to 2^kShift.
+  static constexpr float kExactBase = Traits::kIsFp8 ? 8192.f : 16777216.f;
   static constexpr float kNoKey = -3.0e38f;        // base of a row that has seen no key: finite, so that -inf minus it is -inf
 
   float base[kNumRows];
   float row_sum[kNumRows];  // this thread's columns only
-  uint32_t special_rows;    // bit mi: row mi has the exact form; bit kNumRows + mi: it has seen no key
+  uint32_t special_rows;    // bit mi: row mi has the exact form; bit kNumRows + mi: no score above -inf yet
 
   CUTE_DEVICE Softmax() : special_rows(((1u << kNumRows) - 1) << kNumRows) {
     CUTE_UNROLL
@@ -139,13 +141,13 @@ struct Softmax {
     }
   }
 
-  // Returns the factor that normalizes a row of O and sets its natural-log LSE; a row that saw no key gives 0 and -inf.
+  // Returns the factor that normalizes a row of O and sets its natural-log LSE. For a row that sees a key.
   CUTE_DEVICE float finish(int mi, float scale_log2, float const* exact_reference, float& lse) const {
     float const sum = quad_sum(row_sum[mi]);
     float log2_sum = log2_approx(sum) + base[mi];
     if (is_exact(mi)) { log2_sum = fmaf(exact_reference[lane() / 4 + 8 * mi], scale_log2, log2_sum); }
-    lse = is_empty(mi) ? negative_infinity() : log2_sum * kLn2;
-    return is_empty(mi) ? 0.f : reciprocal_approx(sum);
+    lse = log2_sum * kLn2;
+    return reciprocal_approx(sum);
   }
 };
 

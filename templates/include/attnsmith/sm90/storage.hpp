@@ -45,8 +45,8 @@ struct Control {
   Barrier empty_k[Traits::kNumStages];      // each warpgroup (of each CTA in the cluster) -> producer
   Barrier full_v[Traits::kNumStages];   // FP8: producer's bytes -> V's warps
   Barrier empty_v[Traits::kNumStages];  // FP8 with a transposed copy: V's warps -> producer
-  Barrier full_vt[Traits::kNumStages];  // FP8: V's warps -> all consumers
-  Barrier empty_vt[Traits::kNumStages];  // FP8 with a transposed copy: each warpgroup -> V's warps
+  Barrier full_vt[Traits::kIsFp8 ? Traits::kNumStages : 1];  // FP8: V's warps -> all consumers
+  Barrier empty_vt[Traits::kIsFp8 ? Traits::kNumStages : 1];  // FP8 with a transposed copy: each warpgroup -> V's warps
   Barrier full_tile[kTileRing];   // dynamic scheduler: producer -> all consumer warps
   Barrier empty_tile[kTileRing];  // consumer warps -> producer
   int tile[kTileRing];
