@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures that people reported of other implementations, as small inputs with the right value, on a simulated A100.
+"""Failures that people reported of other implementations, as small inputs with the right value, on simulated GPUs of
+every kernel family.
 
 Each test is named by the report's id; docs/field-reports.md says where each came from and what is covered where. The
 output is poisoned with NaN before every call, so an element that no kernel wrote shows.
@@ -20,10 +21,11 @@ from torch import Tensor
 BF16, FP16 = torch.bfloat16, torch.float16
 
 
-@pytest.fixture(autouse=True)
-def simulated_a100() -> Iterator[None]:
-    with attnsmith.simulate("a100"):
-        yield
+@pytest.fixture(autouse=True, params=["a100", "h100"])
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The GPU that each test runs on; its family's kernels serve it."""
+    with attnsmith.simulate(request.param):
+        yield request.param
 
 
 def normal(*shape: int, dtype: torch.dtype = BF16, seed: int = 0) -> Tensor:
@@ -199,9 +201,9 @@ def test_shp_11_small_head_dims(head_dim: int, seqlen: int, causal: bool) -> Non
     assert_close_to_reference(*qkv(seqlen, seqlen, nheads=1, head_dim=head_dim), causal=causal)
 
 
-@pytest.mark.parametrize("batch", [65535, 65537])
-def test_shp_12_batches_beyond_the_grid_limit(batch: int) -> None:
-    """No key, so that each of the CTAs costs little: every row must still be written, as 0 with lse -inf."""
+def test_shp_12_batches_beyond_the_grid_limit() -> None:
+    """No key, so that each of the tiles costs little: every row must still be written, as 0 with lse -inf."""
+    batch = 65537
     q = torch.ones(batch, 4, 1, 32, dtype=FP16)
     k = torch.ones(batch, 0, 1, 32, dtype=FP16)
     out, lse = attend(q, k, k)
@@ -280,11 +282,13 @@ def test_grd_07_grad_free_paths_give_the_same_forward() -> None:
 
 
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k", "head_dim"), [(97, 203, 64), (128, 97, 128)])
-def test_det_05_twenty_random_schedules_give_the_same_bits(seqlen_q: int, seqlen_k: int, head_dim: int) -> None:
+def test_det_05_twenty_random_schedules_give_the_same_bits(
+    gpu: str, seqlen_q: int, seqlen_k: int, head_dim: int
+) -> None:
     q, k, v = qkv(seqlen_q, seqlen_k, nheads=1, head_dim=head_dim)
     expected, expected_lse = assert_close_to_reference(q, k, v)
     for seed in range(20):
-        with attnsmith.simulate("a100", seed=seed, schedule="random", async_mode="random"):
+        with attnsmith.simulate(gpu, seed=seed, schedule="random", async_mode="random"):
             out, lse = attend(q, k, v)
         assert torch.equal(out, expected) and torch.equal(lse, expected_lse), f"seed {seed}"
 
@@ -292,3 +296,49 @@ def test_det_05_twenty_random_schedules_give_the_same_bits(seqlen_q: int, seqlen
 @pytest.mark.parametrize("seqlen_k", [255, 256, 257, 513])
 def test_det_08_one_query_and_one_key_past_a_block(seqlen_k: int) -> None:
     assert_close_to_reference(*qkv(1, seqlen_k, nheads=1, head_dim=32))
+
+
+# FP8: Hopper only
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+on_h100 = pytest.mark.parametrize("gpu", ["h100"], indirect=True)
+
+
+def attend_fp8(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run, and judge out by the tolerance rule, whose yardstick rounds P to e4m3 too."""
+    out = attnsmith.flash_attn_func(q, k, v, **options)
+    ref, _ = reference.attention(q, k, v, **options)
+    found = reference.compare(out, ref, reference.same_dtype_attention(q, k, v, **options))
+    assert found.ok, f"out: {found}"
+    return out
+
+
+@on_h100
+def test_fp8_03_descales_are_linear_in_the_kernel() -> None:
+    q, k, v = (x.to(E4M3) for x in qkv(70, 200, head_dim=128))
+    one = torch.ones(1, 1).expand(1, 2)
+    plain = attend_fp8(q, k, v, causal=True)
+    assert torch.equal(attend_fp8(q, k, v, causal=True, q_descale=one, k_descale=one, v_descale=one), plain)
+    assert torch.equal(attend_fp8(q, k, v, causal=True, v_descale=2 * one), 2 * plain)
+    scaled = attend_fp8(q, k, v, causal=True, q_descale=0.5 * one, k_descale=4 * one)
+    assert torch.equal(scaled, attend_fp8(q, k, v, causal=True, softmax_scale=2 * 128**-0.5))
+    per_head = torch.tensor([[1.0, -3.0]])
+    assert torch.equal(attend_fp8(q, k, v, causal=True, k_descale=per_head)[:, :, 0], plain[:, :, 0])
+
+
+@on_h100
+@pytest.mark.parametrize(("dtype", "seqlen_q"), [(E4M3, 1), (E4M3, 200), (E5M2, 200)], ids=str)
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(192, 128), (96, 96), (64, 64)])
+def test_fp8_07_the_last_columns_count(head_dim: int, head_dim_v: int, dtype: torch.dtype, seqlen_q: int) -> None:
+    """Large values in the last 16 columns only, of q and k, then of v."""
+    q, k, v = (x.to(dtype) for x in qkv(seqlen_q, 200, nheads=1, head_dim=head_dim, head_dim_v=head_dim_v))
+    plain = attend_fp8(q, k, v)
+    large_q, large_k, large_v = q.clone(), k.clone(), v.clone()
+    large_q[..., -16:] = torch.tensor(4.0).to(dtype)
+    large_k[:, 7, :, -16:] = torch.tensor(6.0).to(dtype)
+    one_key = attend_fp8(large_q, large_k, v)
+    assert (one_key.float() - v[:, 7].float()).abs().max() < 0.1 < (plain.float() - one_key.float()).abs().max()
+    large_v[..., -16:] = torch.tensor(100.0).to(dtype)
+    out = attend_fp8(q, k, large_v)
+    assert torch.equal(out[..., :-16], plain[..., :-16])
+    assert (out[..., -16:].float() - large_v[0, 0, 0, -1].float()).abs().max() < 2
