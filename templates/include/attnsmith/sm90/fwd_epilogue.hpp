@@ -60,32 +60,6 @@ struct FwdEpilogue {
   }
 
   CUTE_DEVICE static void stage(Consumer const& consumer, AccO const& acc_o) {
-    if constexpr (kTransposesV<Traits>) {
-      stage_permuted(consumer, acc_o);
-    } else {
-      stage_in_order(consumer, acc_o);
-    }
-  }
-
-  // Accumulators of n8 tiles g and g + 1 hold columns 4 q .. 4 q + 3 of their 16 (q = lane % 4), see transpose_v.
-  CUTE_DEVICE static void stage_permuted(Consumer const& consumer, AccO const& acc_o) {
-    int const q = consumer.thread % 4;
-    CUTE_UNROLL
-    for (int g = 0; g < Traits::kHeadDimV / 8; g += 2) {
-      CUTE_UNROLL
-      for (int mi = 0; mi < 2; ++mi) {
-        float const* const even = &acc_o(2 * mi, 0, g);
-        float const* const odd = &acc_o(2 * mi, 0, g + 1);
-        uint32_t const address =
-            consumer.slab() + chunk_offset(accumulator_row(consumer.thread, mi), g + q / 2) + q % 2 * 8;
-        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(pack<ElementO>(even[0], odd[0])),
-                     "r"(pack<ElementO>(even[1], odd[1]))
-                     : "memory");
-      }
-    }
-  }
-
-  CUTE_DEVICE static void stage_in_order(Consumer const& consumer, AccO const& acc_o) {
     int const lane = consumer.thread % 32;
     int const row = consumer.thread / 32 * 16 + lane % 16;
     CUTE_UNROLL

@@ -29,9 +29,7 @@ CUTE_DEVICE void stmatrix_x4(uint32_t address, uint32_t const (&words)[4]) {
                : "memory");
 }
 
-// From (kBlockN keys, kHeadDimV) as TMA wrote it to (kHeadDimV, kBlockN). In each 16 rows of the result, row t < 8 is
-// column 2 t of V and row 8 + t column 2 t + 1, so that the 8 rows of a stored matrix are neighbours and meet no bank
-// twice; the epilogue puts O's columns back.
+// From (kBlockN keys, kHeadDimV) as TMA wrote it to (kHeadDimV, kBlockN).
 template <class Traits>
 CUTE_DEVICE void transpose_v(uint32_t from, uint32_t to, int warp, int num_warps) {
   using V = typename Tiles<Traits>::V;
@@ -49,12 +47,16 @@ CUTE_DEVICE void transpose_v(uint32_t from, uint32_t to, int warp, int num_warps
     uint32_t in[4], out[4];
     ldmatrix_x4_trans(in, from + columns / kChunksPerBox * Traits::kBlockN * V::kRowBytes +
                               swizzled<V::kRowBytes>((keys * 32 + lane) * V::kRowBytes + columns % kChunksPerBox * 16));
+    // A stored matrix takes column 2 t of lanes t < 4 and 2 t + 1 of the others, the next one the rest: 8 rows that differ
+    // modulo 8 and so, swizzled, meet no bank twice.
+    uint32_t const even = lane < 16 ? 0x6420 : 0x7531;
     CUTE_UNROLL
     for (int half = 0; half < 2; ++half) {
-      out[2 * half] = permute_bytes(in[2 * half], in[2 * half + 1], 0x6420);
-      out[2 * half + 1] = permute_bytes(in[2 * half], in[2 * half + 1], 0x7531);
+      out[2 * half] = permute_bytes(in[2 * half], in[2 * half + 1], even);
+      out[2 * half + 1] = permute_bytes(in[2 * half], in[2 * half + 1], even ^ 0x1111);
     }
-    int const row = columns * 16 + lane / 8 % 2 * 8 + lane % 8;
+    int const t = lane % 8;
+    int const row = columns * 16 + 2 * t + (lane / 8 % 2 ^ t / 4);
     int const chunk = keys * 2 + lane / 16;
     stmatrix_x4(to + chunk / 8 * Traits::kHeadDimV * 128 + swizzled<128>(row * 128 + chunk % 8 * 16), out);
   }
