@@ -147,7 +147,7 @@ struct Softmax {
     float log2_sum = log2_approx(sum) + base[mi];
     if (is_exact(mi)) { log2_sum = fmaf(exact_reference[lane() / 4 + 8 * mi], scale_log2, log2_sum); }
     lse = log2_sum * kLn2;
-    return reciprocal_approx(sum);
+    return sum == 0.f ? 0.f : reciprocal_approx(sum);  // 0: all scores that the row sees are -inf; the LSE is, too
   }
 };
 
