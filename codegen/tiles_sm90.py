@@ -65,8 +65,12 @@ ROWS_16_BIT: dict[tuple[int, int], tuple[TileRow, ...]] = {
         *_short(128, "73 KB, so 2 CTAs per SM take turns at the tensor cores"),
     ),
     (96, 96): (
-        *_long(192, 144, "P through shared memory frees 36 registers, so that S 72 + O 48 fit 160; 217 KB",
-               p_in_smem=True),
+        *_long(128, 192, "S 96 + O 48 + P 48 registers; 169 KB, whose traffic takes 83 % of the MMA's time",
+               mask=Mask.FULL),
+        *_long(128, 128, "a square tile has one masked block on an aligned diagonal; S 64 + O 48 + P 32; 121 KB",
+               mask=Mask.CAUSAL),
+        *_long(192, 144, "P through shared memory lets three warpgroups fit 160 registers, but its traffic takes 111 % of the "
+               "MMA's time: second choice; 217 KB", p_in_smem=True),
         *_short(128, "109 KB, 2 CTAs per SM"),
     ),
     (128, 128): (
