@@ -69,7 +69,7 @@ ROWS_16_BIT: dict[tuple[int, int], tuple[TileRow, ...]] = {
                mask=Mask.FULL),
         *_long(128, 128, "a square tile has one masked block on an aligned diagonal; S 64 + O 48 + P 32; 121 KB",
                mask=Mask.CAUSAL),
-        *_long(192, 144, "P through shared memory lets three warpgroups fit 160 registers, but its traffic takes 111 % of the "
+        *_long(192, 144, "P through shared memory lets three warpgroups fit, but its traffic takes 111 % of the "
                "MMA's time: second choice; 217 KB", p_in_smem=True),
         *_short(128, "109 KB, 2 CTAs per SM"),
     ),
