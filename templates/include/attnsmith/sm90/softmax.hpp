@@ -113,9 +113,10 @@ struct Softmax {
     float const reference = fmaxf(old, row_max);
     float const shrinks_by =
         was_exact ? (old - reference) * scale_log2 : fmaf(-reference, scale_log2, base[mi] + kShift);
-    __syncwarp(__activemask());
+    unsigned const quad = 0xfu << (lane() & ~3);  // the branch that leads here is the same in all its lanes
+    __syncwarp(quad);
     if (lane() % 4 == 0) { *slot = reference; }
-    __syncwarp(__activemask());
+    __syncwarp(quad);
     special_rows |= 1u << mi;
     base[mi] = -kShift;
     CUTE_UNROLL
