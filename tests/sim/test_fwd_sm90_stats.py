@@ -86,15 +86,8 @@ def minimum(spec: KernelSpec, case: CheckCase, num_ctas: int = NUM_CTAS) -> Traf
         other_bytes_read=atomics + descales,
         other_bytes_written=atomics + 4 * rows,
         tensor_flops=heads * len(blocks) * 2 * tile.block_m * tile.block_n * (key.head_dim + key.head_dim_v),
-        conflicts=output_conflicts(spec) * tiling.num_tiles,
+        conflicts=0,
     )
-
-
-def output_conflicts(spec: KernelSpec) -> int:
-    """Of one tile. Where V is transposed, a thread's part of a row of O is 4 neighbouring columns for every 16: two of
-    the four rows that a half-warp stores at once meet in the same banks. Everything else is free of conflicts."""
-    transposes_v = spec.key.dtype.is_fp8 and not spec.key.v_is_col_major
-    return spec.tile.num_warps * spec.key.head_dim_v // 4 if transposes_v else 0
 
 
 def measure(spec: KernelSpec, case: CheckCase, num_ctas: int = NUM_CTAS, kernel: Sm90Ptx | None = None) -> Traffic:
