@@ -100,6 +100,7 @@ MULTICAST = (
     """
   setp.ne.u32 %p1, %t, 0;
   @!%p1 mbarrier.init.shared::cta.b64 [bar], 1;
+  @!%p1 fence.mbarrier_init.release.cluster;
   @!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 256;
 """
     + SYNC

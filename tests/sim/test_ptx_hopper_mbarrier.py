@@ -171,6 +171,48 @@ def test_wrong_byte_count_is_explained(expect: int, says: str) -> None:
         loaded(body)
 
 
+@pytest.mark.parametrize("fence", ["fence.mbarrier_init.release.cluster;", "fence.proxy.async.shared::cta;", ""])
+def test_the_copy_must_see_the_initialized_mbarrier(fence: str) -> None:
+    """mbarrier.init is a write of the generic proxy, the copy completes through the async proxy."""
+    body = INIT.format(count=1).replace("fence.mbarrier_init.release.cluster;", fence or "mov.u32 %r1, 0;")
+    body += BULK_LOAD.format(expect=512) + wait(0) + READ + STORE_T
+    if fence:
+        loaded(body)
+        return
+    with pytest.raises(ptxsim.ProxyError, match=r"fence\.mbarrier_init or fence\.proxy\.async is missing"):
+        loaded(body)
+
+
+def test_a_wait_knows_the_arrivals_of_its_own_phase_only() -> None:
+    """Warp 0 waits for phase 0, to which warp 1 arrives. That warp 1 arrives again, after it has read, does not order
+    warp 0's store after the read."""
+    body = (
+        INIT.format(count=2)
+        + """
+  mov.u32 %r12, smem;
+  shr.u32 %r11, %t, 5;
+  setp.ne.u32 %p3, %r11, 1;
+  setp.ne.u32 %p4, %r11, 0;
+  @%p3 bra FIRST;
+  setp.ne.u32 %p5, %t, 32;
+  st.shared.u32 [smem], 1;
+  @!%p5 mbarrier.arrive.shared::cta.b64 _, [bar], 2;
+  ld.shared.u32 %r1, [smem];
+  AGAIN
+FIRST:
+  @%p4 bra END;
+"""
+        + wait(0)
+        + """
+  st.shared.u32 [smem], 2;
+END:
+"""
+    )
+    for again in ("", "@!%p5 mbarrier.arrive.shared::cta.b64 _, [bar];"):
+        with pytest.raises(ptxsim.RaceError, match="warp 0 writes it, warp 1 reads it"):
+            run(hopper(body.replace("AGAIN", again), IO), [np.zeros(1, np.uint32)] * 2, block=64, **H100)
+
+
 def test_polling_with_test_wait_ends() -> None:
     body = INIT.format(count=1) + BULK_LOAD.format(expect=512) + wait(0).replace("try_wait", "test_wait")
     loaded(body + READ + STORE_T)

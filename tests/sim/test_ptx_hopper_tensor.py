@@ -53,6 +53,7 @@ def load_kernel(rank: int) -> str:
     return kernel(f"""
   @%p1 bra WAIT;
   mbarrier.init.shared::cta.b64 [smem], 1;
+  fence.mbarrier_init.release.cluster;
   prefetch.tensormap [%l4];
   mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem], %r2;
   add.u32 %r4, %r3, 1024;

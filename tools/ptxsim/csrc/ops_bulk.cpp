@@ -97,7 +97,11 @@ void check_room(Warp& w, const Inst& i, int lane, const Cta& cta, u32 offset, u3
 void start_load(Warp& w, const Inst& i, int lane, Cta& cta, const Plan& plan, u32 mbarrier, const u8* source,
                 const Clock& clock) {
   check_room(w, i, lane, cta, plan.shared, plan.bytes);
-  find_mbarrier(w, i, lane, cta, mbarrier);
+  if (!find_mbarrier(w, i, lane, cta, mbarrier).init_fenced && w.worker->launch->check_races && w.worker->launch->check_proxy)
+    throw_lane_error(w, i, lane, "proxy", mbarrier,
+                     "the copy completes through the async proxy on the mbarrier at byte " + std::to_string(mbarrier) +
+                         ", which was initialized through the generic proxy; fence.mbarrier_init or " +
+                         "fence.proxy.async is missing between the two");
   u8* state = cta.smem_state.data();
   for (u32 k = plan.shared; k < plan.shared + plan.bytes; ++k)
     if (state[k] & (kInFlight | kMbarrierObject)) {

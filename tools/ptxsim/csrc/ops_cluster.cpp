@@ -128,6 +128,8 @@ void exec_cluster_arrive(Warp& w, const Inst& i, u32 m) {
   w.cluster_arrived = true;
   w.cluster_phase = w.cta->cluster->barrier_phase;
   race_publish(w, w.cta->cluster_times, w.cta->cluster_fenced);
+  if (!i.sub)  // CUTLASS's wgmma_tma_sm90 has nothing but this release between mbarrier.init and TMA
+    for (auto& item : w.cta->mbarriers) item.second.init_fenced = true;
   ++w.cta->cluster->arrived;
   release_cluster_if_complete(*w.cta->cluster);
 }
@@ -187,7 +189,8 @@ void decode_cluster_barrier(Decoding& d) {
   d.require_sm(90, "barrier.cluster");
   bool arrive = d.take("arrive");
   if (!arrive && !d.take("wait")) d.unsupported("this barrier.cluster");
-  for (const char* mod : {"release", "relaxed", "acquire", "aligned"}) d.take(mod);
+  d.inst.sub = d.take("relaxed");
+  for (const char* mod : {"release", "acquire", "aligned"}) d.take(mod);
   d.need(0);
   d.inst.flags |= kControl;
   d.use(arrive ? exec_cluster_arrive : exec_cluster_wait, Cls::Barrier);

@@ -67,13 +67,22 @@ void decode_trap(Decoding& d) {
 
 void decode_call(Decoding& d) { d.unsupported("a function call"); }
 
+// mbarriers that have been initialized become visible to the async proxy and to the cluster. Whose fence it is, is not
+// asked: a fence before the initialization is known to its warp can hide a missing one.
+void exec_init_fence(Warp& w, const Inst&, u32) {
+  for (auto& item : w.cta->mbarriers) item.second.init_fenced = true;
+}
+
 // The async proxy reads shared memory: what this warp knows of is now visible to it.
-void exec_proxy_fence(Warp& w, const Inst&, u32) { race_fence(w); }
+void exec_proxy_fence(Warp& w, const Inst& i, u32 m) {
+  race_fence(w);
+  exec_init_fence(w, i, m);
+}
 
 bool decode_proxy_fence(Decoding& d) {
   if (d.take("mbarrier_init")) {
     if (!d.take("release") || !d.take("cluster")) d.unsupported("this fence.mbarrier_init");
-    return d.need(0), d.use(exec_nothing, Cls::Fence), true;
+    return d.need(0), d.use(exec_init_fence, Cls::Fence), true;
   }
   bool proxy = d.take("proxy");
   if (proxy && d.take("async")) {

@@ -3,6 +3,8 @@
 // object's 8 bytes in shared memory hold nothing here: touching them with anything else is an error, and the state
 // (phase, pending arrivals, pending bytes) lives beside them. A try_wait that fails suspends its warp until the phase
 // is complete, which is one of the behaviours that the ISA allows; a test_wait that fails ends the warp's slice.
+#include <algorithm>
+
 #include "async.hpp"
 #include "executor.hpp"
 #include "memory.hpp"
@@ -25,6 +27,8 @@ void complete_phase_if_done(Cta& cta, u32 offset, Mbarrier& b) {
   if (b.pending || b.tx) return;
   ++b.phase;
   b.pending = b.expected;
+  std::copy(b.pending_times, b.pending_times + kLanes, b.times);
+  std::copy(b.pending_fenced, b.pending_fenced + kLanes, b.fenced);
   for (Warp& w : cta.warps) {
     if (w.state != WarpState::AtMbarrier || w.wait_address != offset || w.wait_phase >= b.phase) continue;
     w.preds[w.wait_pred] |= w.wait_lanes;
@@ -61,7 +65,7 @@ void mbarrier_arrive(Warp& w, const Inst& i, int lane, Cta& cta, u32 offset, u32
                      "more arrivals at the mbarrier at byte " + std::to_string(offset) + " than its count: " +
                          state_text(b) + ", got " + std::to_string(count) + " more");
   b.pending -= count;
-  if (&cta == w.cta && count) race_publish(w, b.times, b.fenced);
+  if (&cta == w.cta && count) race_publish(w, b.pending_times, b.pending_fenced);
   complete_phase_if_done(cta, offset, b);
 }
 
@@ -70,7 +74,7 @@ void mbarrier_complete_tx(Cta& cta, u32 offset, const Clock* clock, u32 bytes) {
   if (found == cta.mbarriers.end()) return;  // invalidated meanwhile; nothing waits for it
   Mbarrier& b = found->second;
   b.tx -= bytes;
-  if (clock) race_merge(*clock, b.times, b.fenced);
+  if (clock) race_merge(*clock, b.pending_times, b.pending_fenced);
   complete_phase_if_done(cta, offset, b);
 }
 

@@ -9,6 +9,8 @@
 //   MN-major, unit r/T = W*m + v, k = 8q + k':  v*16 + m*LBO + k'*16W + q*SBO (no swizzle: m*SBO + k'*16 + q*LBO)
 // where a row of a swizzle atom has W = 2, 4, 8 units; then the unit's number is xored with the row within the atom,
 // taken from address bits 7 and up, less the base offset.
+#include <algorithm>
+
 #include "async.hpp"
 #include "executor.hpp"
 #include "memory.hpp"
@@ -278,6 +280,15 @@ void exec_commit(Warp& w, const Inst& i, u32 m) {
   w.matrix_groups.push_back(w.matrix_issued);
 }
 
+// The warp knows of the operations that it has waited for, not of later ones that another warp's wait has made happen.
+void know_completions(Warp& w, Warpgroup& group, u32 first) {
+  for (const MatrixCompletion& c : group.completions)
+    if (c.begin < w.matrix_done) w.known_times[c.warp] = std::max(w.known_times[c.warp], c.time);
+  u64 all = w.matrix_done;
+  for (u32 q = 0; q < kWarpgroupWarps; ++q) all = std::min(all, w.cta->warps[first + q].matrix_done);
+  while (!group.completions.empty() && group.completions.front().end <= all) group.completions.pop_front();
+}
+
 void exec_wait(Warp& w, const Inst& i, u32 m) {
   if (m != kFullMask) throw_warp_error(w, i, m, "deadlock", "wgmma.wait_group executed by lanes " + hex(m) + " only");
   size_t keep = static_cast<size_t>(i.imm), groups = w.matrix_groups.size();
@@ -289,8 +300,8 @@ void exec_wait(Warp& w, const Inst& i, u32 m) {
     for (u64 k = group.first; k < target; ++k)
       if (group.ops[k - group.first].joined != 0xf) return suspend_and_retry(w, i, m, WarpState::AtWarpgroup);
     run_matrix_ops(w, group, target);
-    race_acquire(w, group.times, nullptr);
     unlock_until(w, target);
+    know_completions(w, group, first);
   }
   w.matrix_groups.erase(w.matrix_groups.begin(), w.matrix_groups.end() - static_cast<std::ptrdiff_t>(keep));
 }
@@ -299,13 +310,14 @@ void exec_wait(Warp& w, const Inst& i, u32 m) {
 
 void run_matrix_ops(Warp& w, Warpgroup& group, u64 end) {
   if (group.first >= end) return;
+  u64 begin = group.first;
   u32 now = race_tick(*w.cta), first = w.id / kWarpgroupWarps * kWarpgroupWarps;
   while (group.first < end) {
     Executor(w, group.ops.front(), first, now).run();
     group.ops.pop_front();
     ++group.first;
   }
-  group.times[w.id] = now;
+  group.completions.push_back({begin, end, w.id, now});
   w.known_times[w.id] = race_tick(*w.cta);
 }
 

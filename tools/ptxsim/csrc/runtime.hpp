@@ -143,7 +143,10 @@ struct Mbarrier {
   u32 expected = 0, pending = 0, init_pc = 0;
   i64 tx = 0;
   u64 phase = 0;
-  u32 times[kLanes] = {}, fenced[kLanes] = {};  // race.cpp: published by arrivals
+  bool init_fenced = false;                     // a fence has made the initialization visible to the async proxy
+  // race.cpp: what arrivals have published. Who sees a phase end knows of its arrivals, not of the next phase's.
+  u32 times[kLanes] = {}, fenced[kLanes] = {};
+  u32 pending_times[kLanes] = {}, pending_fenced[kLanes] = {};
 };
 
 // One wgmma.mma_async of a warpgroup between issue and completion.
@@ -155,10 +158,16 @@ struct MatrixOp {
   Clock clocks[4];
 };
 
+// Operations [begin, end) have happened at `time`, on behalf of `warp`.
+struct MatrixCompletion {
+  u64 begin, end;
+  u32 warp, time;
+};
+
 struct Warpgroup {
   std::deque<MatrixOp> ops;
-  u64 first = 0;                                // number of ops[0]
-  u32 times[kLanes] = {};                       // race.cpp: completions that a waiting warp knows
+  u64 first = 0;                             // number of ops[0]
+  std::deque<MatrixCompletion> completions;  // race.cpp: what a warp that waits for them knows; until all have waited
 };
 
 struct Cluster;
