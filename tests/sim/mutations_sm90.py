@@ -11,7 +11,7 @@ from attnsmith.codegen.spec import KernelSpec, Scheduler
 
 from tests.sim.fwd_sm90_kernel import box_row_bytes, ptx_of
 from tests.sim.mutations import Family, Mutation, sampled
-from tests.sim.sm90_places import Sm90Program, key_loops, num_warpgroups
+from tests.sim.sm90_places import Sm90Program, key_loops, num_warpgroups, transposes_v
 from tests.sim.sm90_problems import KERNELS, PROBLEMS, cases_of
 
 
@@ -337,8 +337,11 @@ def no_effect(mutation: Mutation) -> str | None:
     is_unneeded = what in ("wait removed", "arrival removed", "init with one arrival more") or place.startswith("Q's")
     if spec.tile.scheduler is Scheduler.SINGLE and is_unneeded and place.startswith(("empty_q", "Q's")):
         return "one tile per CTA: nobody loads Q again"
-    if what == "wait removed" and place == "empty_k, first block" and spec.tile.scheduler is Scheduler.SINGLE:
+    is_first = place in ("empty_k, first block", "empty_v, first block")
+    if what == "wait removed" and is_first and spec.tile.scheduler is Scheduler.SINGLE:
         return "one tile per CTA: the buffer has never been used"
+    if what == "wait removed" and place == "empty_v, first block" and transposes_v(spec):
+        return "redundant: Q's load has waited for the epilogue of the tile before, whose V has been transposed"
     if what == "one key block too many" and place == "producer" and spec.tile.scheduler is Scheduler.SINGLE:
         return "loads zeros into a buffer that nobody reads again (so does CUTLASS's wgmma_tma_sm90)"
     if what == "wait removed" and place == "empty_k, end of the CTA":

@@ -13,6 +13,8 @@ from tests.sim.fwd_sm90_kernel import ptx_of
 from tests.sim.mutations import Program
 
 NUM_TILE_SLOTS = 2  # kTileRing of sm90/storage.hpp
+LOADS_OF_K = ["first block", "second block", "loop"]
+LOADS_OF_V = ["first block", "loop"]
 Names = dict[str, list[str]]
 
 
@@ -49,8 +51,8 @@ def expected_waits(spec: KernelSpec) -> Names:
     drain = ["end of the CTA"] if spec.tile.cluster_size > 1 else []
     names = {
         "empty_q": [f"warpgroup {i}" for i in range(num_warpgroups(spec))],
-        "empty_k": ["first block", "loop", *drain],
-        "empty_v": ["loop", *drain],
+        "empty_k": [*LOADS_OF_K, *drain],
+        "empty_v": [*LOADS_OF_V, *drain],
         "full_q": ["tile"],
         "full_k": k_steps(spec),
     }
@@ -84,7 +86,7 @@ def _tile_names(spec: KernelSpec, barriers: tuple[str, ...], of_readers: str) ->
 def expected_expects(spec: KernelSpec) -> Names:
     """Places that arrive with a number of bytes, one per loaded tile."""
     q = [f"warpgroup {i}" for i in range(num_warpgroups(spec))]
-    return {"full_q": q, "full_k": ["first block", "loop"], "full_v": ["loop"]}
+    return {"full_q": q, "full_k": LOADS_OF_K, "full_v": LOADS_OF_V}
 
 
 def barriers(spec: KernelSpec) -> list[str]:
@@ -241,7 +243,7 @@ class Sm90Program(Program):
             **{f"barrier, {name}": i for name, i in self.barriers.items()},
             **{f"wgmma, {name}": i for name, i in self.commits.items()},
         }
-        return "after " + max((at, name) for name, at in events.items() if at < index)[1]
+        return "after " + max(((at, name) for name, at in events.items() if at < index), default=(0, "the setup"))[1]
 
     def loop_compare(self, index: int) -> int:
         """The comparison that ends the innermost loop around a line."""

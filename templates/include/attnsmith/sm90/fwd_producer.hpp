@@ -102,19 +102,30 @@ struct FwdProducer {
     }
   }
 
-  // K runs one block ahead of V: that is the order in which consumers need them. Q comes after the first K, which need
-  // not wait for the previous tile's O to be stored.
+  // K runs one block ahead of V: that is the order in which consumers need them. A warpgroup's Q can come only once its
+  // O of the tile before is stored; the first warpgroup to get there finds the blocks that it begins with, because they
+  // are asked for before the others' Q. (With one buffer, which all warpgroups must leave in turn, that would deadlock.)
   CUTE_DEVICE void load_tile(TileCoord const& tile) {
+    constexpr int kEarlyQ = kNumStages > 1 ? 1 : Traits::kNumWarpgroups;
     int n_block = tile_range<Traits>(params.fwd, tile.m_block).n_block_max - 1;
     if (n_block >= 0) { load_k(tile, n_block); }
-    CUTE_UNROLL
-    for (int warpgroup = 0; warpgroup < Traits::kNumWarpgroups; ++warpgroup) { load_q(tile, warpgroup); }
+    load_q(tile, 0, kEarlyQ);
+    load_kv(tile, n_block);
+    load_q(tile, kEarlyQ, Traits::kNumWarpgroups);
     q_parity ^= 1;
     CUTE_NO_UNROLL
-    for (; n_block >= 0; --n_block) {
-      if (n_block > 0) { load_k(tile, n_block - 1); }
-      load_v(tile, n_block);
-    }
+    for (--n_block; n_block >= 0; --n_block) { load_kv(tile, n_block); }
+  }
+
+  CUTE_DEVICE void load_q(TileCoord const& tile, int first_warpgroup, int end_warpgroup) {
+    CUTE_UNROLL
+    for (int warpgroup = first_warpgroup; warpgroup < end_warpgroup; ++warpgroup) { load_q(tile, warpgroup); }
+  }
+
+  // V of a block, and before it K of the next.
+  CUTE_DEVICE void load_kv(TileCoord const& tile, int n_block) {
+    if (n_block > 0) { load_k(tile, n_block - 1); }
+    if (n_block >= 0) { load_v(tile, n_block); }
   }
 
   // Before the CTA's shared memory goes away: consumers of another CTA may still be about to arrive here.

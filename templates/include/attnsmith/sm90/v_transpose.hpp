@@ -37,8 +37,8 @@ CUTE_DEVICE void transpose_v(uint32_t from, uint32_t to, int warp, int num_warps
   constexpr int kColumnGroups = Traits::kHeadDimV / 16;
   constexpr int kChunksPerBox = V::kRowBytes / 16;
   int const lane = threadIdx.x % 32;
-  // 32 keys x 16 columns at a time.
-  CUTE_NO_UNROLL
+  // 32 keys x 16 columns at a time, two such units in flight.
+#pragma unroll 2
   for (int unit = warp; unit < Traits::kBlockN / 32 * kColumnGroups; unit += num_warps) {
     int const columns = unit % kColumnGroups;
     int const keys = unit / kColumnGroups;
