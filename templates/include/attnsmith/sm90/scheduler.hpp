@@ -21,8 +21,6 @@ CUTE_DEVICE unsigned num_ctas() {
 // in slabs of 64 / group queries, one per warpgroup; rows of a slab beyond that are not used.
 template <class Traits>
 struct QueryRows {
-  static constexpr int kPerTile = Traits::kBlockM;
-
   CUTE_DEVICE static int queries_per_warpgroup(FwdParams const& params) {
     return Traits::kPacksGqa ? kRowsPerWarpgroup / params.nheads_q_per_k : kRowsPerWarpgroup;
   }
