@@ -207,7 +207,7 @@ def is_causal_window(window_size: Any, causal: bool, seqlen_q: int, seqlen_k: in
         ArgumentError: a window that is not two ints >= -1.
         UnsupportedError: a window that hides keys which neither mask hides.
     """
-    left, right = _check_window(window_size)
+    left, right = check_window(window_size)
     right = 0 if causal else right
     if 0 <= left < seqlen_k - 1:
         raise _no_window(window_size)
@@ -218,7 +218,13 @@ def is_causal_window(window_size: Any, causal: bool, seqlen_q: int, seqlen_k: in
     return True
 
 
-def _check_window(window_size: Any) -> tuple[int, int]:
+def check_window(window_size: Any) -> tuple[int, int]:
+    """Two ints >= -1, where None is -1.
+
+    Raises:
+        ArgumentTypeError: not a pair, or a side that is not an int.
+        ArgumentError: a side below -1.
+    """
     is_pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
     sides = [-1 if side is None else side for side in window_size] if is_pair else []
     if not is_pair or any(isinstance(side, bool) or not isinstance(side, (int, numbers.Integral)) for side in sides):

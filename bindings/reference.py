@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from attnsmith.checks import FP8_DTYPES
+from attnsmith.checks import FP8_DTYPES, check_window
 from torch import Tensor
 
 _SCORES_PER_BLOCK = 1 << 23
@@ -71,11 +71,15 @@ def attention(
     Shapes: q (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv), h % hk == 0.
     Returns out (b, sq, h, dv) and lse (b, h, sq), natural log, both in `compute_dtype`. A row that sees no key is 0
     with lse -inf. NaN in a key or value that a row does not see never reaches that row. Differentiable.
+
+    Raises:
+        ArgumentTypeError: a window that is not two ints.
+        ArgumentError: a side of the window below -1.
     """
     semantics = Semantics(
         softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
         causal=causal,
-        window_size=window_size,
+        window_size=check_window(window_size),
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         learnable_sink=learnable_sink,
@@ -141,7 +145,7 @@ def same_dtype_attention(
     semantics = Semantics(
         softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
         causal=causal,
-        window_size=window_size,
+        window_size=check_window(window_size),
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         q_descale=q_descale,

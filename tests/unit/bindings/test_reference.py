@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from attnsmith import reference
+from attnsmith.codegen.errors import AttnsmithError
+from attnsmith.errors import ArgumentError, ArgumentTypeError
 from torch import Tensor
 
 INF = float("inf")
@@ -68,6 +71,29 @@ def test_window_is_inclusive_and_bottom_right(window: tuple[int, int], sq: int, 
     ref_out, ref_lse = naive(q, k, v, raw_scores(q, k), visible_by_rule(sq, sk, causal, window))
     torch.testing.assert_close(out, ref_out, rtol=0, atol=1e-13)
     torch.testing.assert_close(lse, ref_lse, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("compute", [reference.attention, reference.same_dtype_attention])
+@pytest.mark.parametrize(
+    "window,error",
+    [
+        ((2, 2, 2), ArgumentTypeError),
+        (3, ArgumentTypeError),
+        ((1.5, 0), ArgumentTypeError),
+        ((-2, 0), ArgumentError),
+    ],
+)
+def test_what_is_no_window_is_refused_in_four_parts(compute: Any, window: Any, error: type[AttnsmithError]) -> None:
+    with pytest.raises(error) as caught:
+        compute(*inputs(), window_size=window)
+    assert caught.value.got == f"window_size {window!r}"
+    assert caught.value.asked and caught.value.allowed and caught.value.do
+
+
+def test_a_window_side_of_none_is_unbounded() -> None:
+    out, _ = reference.attention(*inputs(), window_size=(None, 0))  # type: ignore[arg-type]
+    ref, _ = reference.attention(*inputs(), causal=True)
+    assert torch.equal(out, ref)
 
 
 def test_default_scale_is_that_of_the_given_head_dim() -> None:

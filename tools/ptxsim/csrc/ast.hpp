@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common.hpp"
+#include "types.hpp"
 
 namespace ptxsim {
 

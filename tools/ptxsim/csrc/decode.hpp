@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "error.hpp"
 #include "module.hpp"
 
 namespace ptxsim {

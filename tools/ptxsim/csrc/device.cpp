@@ -3,6 +3,8 @@
 // validation. Not responsible for timing: nothing here models speed.
 #include "device.hpp"
 
+#include "error.hpp"
+
 namespace ptxsim {
 namespace {
 

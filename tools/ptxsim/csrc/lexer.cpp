@@ -5,6 +5,8 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "error.hpp"
+
 namespace ptxsim {
 namespace {
 

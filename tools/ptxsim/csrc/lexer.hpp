@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common.hpp"
+#include "types.hpp"
 
 namespace ptxsim {
 

@@ -17,6 +17,8 @@ struct Warp;
 struct Inst;
 using ExecFn = void (*)(Warp&, const Inst&, u32 mask);
 
+constexpr u32 kNoPc = 0xffffffffu;
+
 // Instruction classes of the statistics.
 enum class Cls : u8 {
   Alu,

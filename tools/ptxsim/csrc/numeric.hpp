@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "common.hpp"
+#include "types.hpp"
 
 namespace ptxsim {
 

@@ -10,11 +10,19 @@
 #include <vector>
 
 #include "device.hpp"
+#include "error.hpp"
 #include "module.hpp"
 #include "ptxsim.h"
 #include "stats.hpp"
 
 namespace ptxsim {
+
+inline u64 splitmix64(u64& state) {
+  u64 z = (state += 0x9e3779b97f4a7c15ull);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
 
 struct Allocation {
   u64 base = 0, bytes = 0;

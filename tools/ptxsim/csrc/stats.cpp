@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "error.hpp"
+
 namespace ptxsim {
 namespace {
 
