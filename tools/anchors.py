@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsmith.codegen.spec import Arch, Mask, ProblemKey
+from attnsmith.codegen.spec import Arch, KernelSpec, Mask
 
 SPLIT_NAMES = ("scale", "exp", "max", "sum", "cvt", "rescale", "other")
 
@@ -69,9 +69,15 @@ ANCHORS: dict[tuple[Arch, int, int, Mask], Anchor] = {
 """By family, bytes of an element, head dim and mask; none was measured for the others."""
 
 
-def anchor_of(key: ProblemKey) -> Anchor | None:
-    """What a kernel for `key` is compared with: only kernels whose v has q's head dim are."""
-    if key.head_dim != key.head_dim_v:
+SHORT_ROWS_SM90 = 64
+"""Query rows of a tile for short queries, one consumer warpgroup: the anchors are tiles of 128 rows and more."""
+
+
+def anchor_of(spec: KernelSpec) -> Anchor | None:
+    """What a kernel is compared with: v has q's head dim, and on SM90 more than one warpgroup computes."""
+    key = spec.key
+    is_short = key.arch is Arch.SM90 and spec.tile.block_m <= SHORT_ROWS_SM90
+    if is_short or key.head_dim != key.head_dim_v:
         return None
     return ANCHORS.get((key.arch, key.dtype.num_bytes, key.head_dim, key.mask))
 

@@ -257,7 +257,7 @@ def kernel_facts(built: BuiltKernel, spec: KernelSpec, code: Sequence[Instructio
         smem_bytes=smem_bytes(spec) + ptxas["static_smem_bytes"],
         remarks=parse_remarks(built.log),
         loops=tuple(loop_facts(loop, spec) for loop in tensor_loops(list(code))),
-        anchor=anchor_of(spec.key),
+        anchor=anchor_of(spec),
         seconds=round(built.seconds, 2),
     )
 

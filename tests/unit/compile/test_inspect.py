@@ -126,9 +126,12 @@ def test_the_claim_stands_beside_the_anchor() -> None:
 def test_anchors(arch: Arch, dtype: DType, head_dim: int, full: float | None, causal: float | None) -> None:
     for mask, per_score in ((Mask.FULL, full), (Mask.CAUSAL, causal)):
         key = ProblemKey(arch=arch, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim, mask=mask)
-        anchor = anchor_of(key)
+        spec = KernelSpec(key=key, tile=TileConfig(block_m=128, block_n=64, num_warps=8))
+        anchor = anchor_of(spec)
         assert (anchor and anchor.per_score) == per_score
-        assert anchor_of(replace(key, head_dim_v=32)) is None
+        assert anchor_of(replace(spec, key=replace(key, head_dim_v=32))) is None
+        short = anchor_of(replace(spec, tile=TileConfig(block_m=64, block_n=64, num_warps=4)))
+        assert short is (None if arch is Arch.SM90 else anchor)
 
 
 def test_the_anchors_own_figures_agree() -> None:
