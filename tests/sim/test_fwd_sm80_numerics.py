@@ -250,6 +250,21 @@ def test_poison_in_a_query_row_stays_in_that_row(kernel: str, poison: str) -> No
     assert reference.compare_lse(lse[:, :, others], ref_lse[:, :, others]).ok
 
 
+@pytest.mark.parametrize("poison", POISON)
+def test_a_scale_of_zero_keeps_poison_in_its_query_row(kernel: str, poison: str) -> None:
+    """0 times NaN or infinity is NaN; every other row is the mean of the values that it sees."""
+    q, k, v = random_qkv(kernel, 130, 333)
+    q[:, 40, :, 8], q[:, 41, :, 9] = POISON[poison], POISON[poison]  # both halves of a 32-bit word
+    options = {"softmax_scale": 0.0, **options_of(kernel)}
+    out, lse = attend(q, k, v, **options)
+    assert out[:, 40:42].isnan().all() and lse[:, :, 40:42].isnan().all()
+    others = [i for i in range(130) if i not in (40, 41)]
+    seen = [333 - 130 + i + 1 if options.get("causal") else 333 for i in others]
+    mean = torch.stack([v[:, :n].double().mean(1) for n in seen], 1).repeat_interleave(q.shape[2] // v.shape[2], 2)
+    assert (out[:, others].double() - mean).abs().max() < 0.01
+    assert (lse[:, :, others] - torch.tensor(seen).log()).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("seqlen_q,seqlen_k", [(1, 1), (65, 3), (100, 65), (64, 193)])
 @pytest.mark.parametrize("poison", POISON)
 def test_poison_beyond_the_sequence_is_never_seen(kernel: str, poison: str, seqlen_q: int, seqlen_k: int) -> None:

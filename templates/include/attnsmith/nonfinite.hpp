@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // NaN and infinities in V that some rows of a tile must not see. A weight of 0 does not hide them: 0 * NaN is NaN. When
 // O comes out not finite under a mask that hides keys, the tile is done again with such values as zeros, and each output
-// element then gets back exactly what its row sees. Not responsible for K and Q: masking scores hides those.
+// element then gets back exactly what its row sees. Also 0 * Q, for a softmax scale of 0. Not responsible for K and Q
+// otherwise: masking scores hides those.
 #pragma once
 
 #include <cute/tensor.hpp>
@@ -17,6 +18,20 @@ static constexpr uint32_t kExponentMask = cute::is_same_v<Element, cutlass::half
 template <class Element>
 CUTE_DEVICE bool is_nonfinite(uint32_t bits) {
   return (bits & kExponentMask<Element>) == kExponentMask<Element>;
+}
+
+// 0 * each element of a word, 16-bit or FP8: 0, or NaN where the element is not finite.
+template <class Element>
+CUTE_DEVICE uint32_t times_zero(uint32_t word) {
+  constexpr int kElementBits = 8 * sizeof(Element);
+  constexpr uint32_t kNaN = (1u << (kElementBits - 1)) - 1;
+  uint32_t result = 0;
+  CUTE_UNROLL
+  for (int shift = 0; shift < 32; shift += kElementBits) {
+    float const value = float(Element::bitcast(word >> shift));
+    result |= value - value == 0.f ? 0u : kNaN << shift;
+  }
+  return result;
 }
 
 // In shared memory, by all threads; the caller synchronizes.

@@ -134,12 +134,16 @@ struct FwdMainloop {
     if (params.q_sign <= 0) { fold_sign_into_q(params.q_sign); }
   }
 
-  // The softmax assumes a positive scale: a negative one flips Q's sign, a zero one makes Q zero (both exact).
+  // The softmax assumes a positive scale: a negative one flips Q's sign, a zero one makes Q zero, NaN where it is
+  // not finite (both exact).
   CUTE_DEVICE void fold_sign_into_q(int sign) {
     cute::cp_async_wait<0>();
     __syncthreads();
     uint32_t* words = reinterpret_cast<uint32_t*>(smem.q_or_o);
-    for (int i = thread; i < SmemQ::kSize / 2; i += kNumThreads) { words[i] = sign < 0 ? words[i] ^ 0x80008000u : 0u; }
+    CUTE_NO_UNROLL
+    for (int i = thread; i < SmemQ::kSize / 2; i += kNumThreads) {
+      words[i] = sign < 0 ? words[i] ^ 0x80008000u : times_zero<Element>(words[i]);
+    }
   }
 
   CUTE_DEVICE static void mma(float* acc, uint32_t const (&a)[4], uint32_t b0, uint32_t b1) {

@@ -20,6 +20,7 @@
 #include "attnsmith/convert.hpp"
 #include "attnsmith/layout.hpp"
 #include "attnsmith/mask.hpp"
+#include "attnsmith/nonfinite.hpp"
 #include "attnsmith/sm90/barriers.hpp"
 #include "attnsmith/sm90/scheduler.hpp"
 #include "attnsmith/sm90/softmax.hpp"
@@ -158,22 +159,9 @@ struct FwdConsumer {
     constexpr uint32_t kSigns = Traits::kIsFp8 ? 0x80808080u : 0x80008000u;
     CUTE_NO_UNROLL
     for (int i = thread; i < Tiles::Q::kBytes / 4; i += kWarpgroupThreads) {
-      q_words()[i] = sign < 0 ? q_words()[i] ^ kSigns : times_zero(q_words()[i]);
+      q_words()[i] = sign < 0 ? q_words()[i] ^ kSigns : times_zero<Element>(q_words()[i]);
     }
     publish_to_async_proxy();
-  }
-
-  // 0, or NaN where an element is not finite.
-  CUTE_DEVICE static uint32_t times_zero(uint32_t word) {
-    constexpr int kElementBits = 8 * sizeof(Element);
-    constexpr uint32_t kNaN = (1u << (kElementBits - 1)) - 1;
-    uint32_t result = 0;
-    CUTE_UNROLL
-    for (int shift = 0; shift < 32; shift += kElementBits) {
-      float const value = float(Element::bitcast(word >> shift));
-      result |= value - value == 0.f ? 0u : kNaN << shift;
-    }
-    return result;
   }
 
   // Starts S = Q K^T of the next K buffer.
