@@ -139,8 +139,8 @@ HEADER = """# Mutations of the forward kernels
 
 What is reported when one thing in a kernel's PTX is wrong: the simulator's error, or which output misses the reference,
 and in brackets the first of the problems that showed it. "First" and "last" are the first and the last such instruction
-of that place. Written by `python -m tests.sim.mutations`; `tests/sim/test_fwd_sm80_mutations.py` and
-`tests/sim/test_fwd_sm90_mutations.py` require that each is reported.
+of that place. Written by `python -m tests.sim.mutations`; `tests/sim/test_fwd_mutations.py` requires
+that each is reported.
 """
 
 
