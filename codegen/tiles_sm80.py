@@ -87,6 +87,11 @@ ROWS_SM80: dict[tuple[str, int], tuple[TileRow, ...]] = {
 }  # fmt: skip
 
 
+SPILLING: dict[str, frozenset[tuple[int, str]]] = {"sm_90": frozenset({(64, "128x128_w4_s1"), (128, "128x64_w4_s1")})}
+"""Target -> (head_dim, tile) of rows left out there: ptxas spills these, of 192 accumulators a thread, for sm_90 alone
+(docs/measurements/fwd-sm80-static.md)."""
+
+
 def target_class(target: str) -> str:
     """Which class of rows serves `target`; SpecError for an unknown target."""
     return BIG_SMEM if target_limits(target).smem_per_block >= 163 * 1024 else SMALL_SMEM
@@ -96,7 +101,7 @@ def rows_sm80(key: ProblemKey, target: str) -> tuple[TileRow, ...]:
     """Every row for the key's head dims; SpecError where there is none, or for an unknown target."""
     head_dim = max(key.head_dim, key.head_dim_v)
     try:
-        return ROWS_SM80[target_class(target), head_dim]
+        rows = ROWS_SM80[target_class(target), head_dim]
     except KeyError:
         raise SpecError(
             asked=f"choose a tile for head_dim {key.head_dim}, head_dim_v {key.head_dim_v} on {target}",
@@ -104,3 +109,4 @@ def rows_sm80(key: ProblemKey, target: str) -> tuple[TileRow, ...]:
             allowed=", ".join(str(value) for value in HEAD_DIMS),
             do="Use the next larger head_dim with pads_head_dim, or pass a tile.",
         ) from None
+    return tuple(row for row in rows if (head_dim, row.tile.label) not in SPILLING.get(target, ()))
