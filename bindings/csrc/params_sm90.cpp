@@ -136,6 +136,8 @@ FwdSm90Launch make_sm90_launch(FwdCall const& call, Kernel const& kernel, Device
   FwdSm90Launch launch{};
   FwdSm90Params& params = launch.params;
   params.fwd = make_params(call, kernel);
+  // Keys are contiguous there: the kernel, where it reads v itself, takes v_strides.row as that of a column.
+  if (call.v.is_col_major()) params.fwd.v_strides.row = call.v.head_dim_stride;
   int const group = params.fwd.nheads_q_per_k;
   int32_t num_heads = params.fwd.nheads_q;
   int64_t rows = kernel.tile.block_m;

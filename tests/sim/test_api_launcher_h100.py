@@ -16,6 +16,7 @@ from attnsmith import launcher, reference
 from attnsmith.codegen.build import build_kernel
 from attnsmith.codegen.dispatch import spec_for
 from attnsmith.codegen.spec import DType, Mask, Scheduler
+from attnsmith.quantize import to_col_major
 from torch import Tensor
 
 
@@ -201,3 +202,15 @@ def test_column_major_v_of_8_bit_types() -> None:
     as_given = attnsmith.flash_attn_func(q, k, by_columns)
     assert "vcol" not in run_fp8(q, k[:, :90], by_columns[:, 3:93])
     assert torch.equal(as_given, attnsmith.flash_attn_func(q, k, by_columns.contiguous()))
+
+
+def test_a_hidden_nan_of_a_column_major_v_stays_hidden() -> None:
+    """The kernel then reads v itself, by the strides that the launcher gives it."""
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in tensors(sq=100, sk=100, b=2))
+    values = v.view(torch.uint8).clone()
+    values[:, 70] = 0x7F  # NaN of e4m3
+    v = values.view(v.dtype)
+    wanted, _ = reference.attention(q, k, v, causal=True)
+    out = attnsmith.flash_attn_func(q, k, to_col_major(values).view(v.dtype), causal=True)
+    assert out[:, 70:].isnan().all()
+    torch.testing.assert_close(out[:, :70].double(), wanted[:, :70], rtol=0.05, atol=0.05)
